@@ -1,0 +1,42 @@
+// The thread team of one CPU compute stream: a fixed set of threads that run tiles of one kernel at a time.
+//
+// Called by CPU kernels. The tile grid of a kernel must not depend on size(): then the bits of its result
+// do not either. Thread safety: one parallel_for at a time, from the thread that owns the team.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace athanor {
+
+class ThreadTeam {
+ public:
+  // `threads` >= 1, the calling thread counted: a team of one starts no thread.
+  explicit ThreadTeam(int threads);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+
+  int size() const;
+
+  // Calls body(tile, thread) once for each tile in [0, tiles), on any thread in any order, thread in
+  // [0, size()); tiles are handed out one by one from a shared counter. Returns when all are done. The
+  // first exception a tile throws is rethrown here after the others have ended.
+  template <class Body>
+  void parallel_for(int64_t tiles, Body&& body) {
+    using Plain = std::remove_reference_t<Body>;
+    run(tiles, [](void* context, int64_t tile, int thread) { (*static_cast<Plain*>(context))(tile, thread); },
+        const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+ private:
+  using Function = void (*)(void* context, int64_t tile, int thread);
+  void run(int64_t tiles, Function function, void* context);
+
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace athanor
