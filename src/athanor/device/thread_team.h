@@ -1,7 +1,8 @@
 // The thread team of one CPU compute stream: a fixed set of threads that run tiles of one kernel at a time.
 //
 // Called by CPU kernels. The tile grid of a kernel must not depend on size(): then the bits of its result
-// do not either. Thread safety: one parallel_for at a time, from the thread that owns the team.
+// do not either. Thread safety: one parallel_for at a time, from the thread that owns the team; a tile must
+// not call parallel_for of its own team.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,11 @@ namespace athanor {
 
 class ThreadTeam {
  public:
-  // `threads` >= 1, the calling thread counted: a team of one starts no thread.
-  explicit ThreadTeam(int threads);
+  // `threads` >= 1, the calling thread counted: a team of one starts no thread. `cores` is how many cores
+  // the team may count on: waiting threads spin only if the team fits in them, else they yield and then
+  // sleep. 0 stands for all cores the process may run on; teams that share a machine should say their part.
+  // Throws a user error if the system refuses the threads.
+  explicit ThreadTeam(int threads, int cores = 0);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
@@ -23,12 +27,14 @@ class ThreadTeam {
 
   // Calls body(tile, thread) once for each tile in [0, tiles), on any thread in any order, thread in
   // [0, size()); tiles are handed out one by one from a shared counter. Returns when all are done. The
-  // first exception a tile throws is rethrown here after the others have ended.
+  // first exception a tile throws is rethrown here after the tiles under way have ended; tiles that have
+  // not begun by then are left out.
   template <class Body>
   void parallel_for(int64_t tiles, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
-    run(tiles, [](void* context, int64_t tile, int thread) { (*static_cast<Plain*>(context))(tile, thread); },
-        const_cast<void*>(static_cast<const void*>(&body)));
+    run(
+        tiles, [](void* context, int64_t tile, int thread) { (*static_cast<Plain*>(context))(tile, thread); },
+        const_cast<void*>(static_cast<const void*>(std::addressof(body))));
   }
 
  private:
@@ -38,5 +44,8 @@ class ThreadTeam {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// The number of cores the calling thread may run on, at least 1.
+int available_cores();
 
 }  // namespace athanor
