@@ -1,0 +1,42 @@
+// Cost and shape rules that rows of the operation table share. Internal to `ir`.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "athanor/ir/operation.h"
+
+namespace athanor::rules {
+
+using Types = std::span<const OperandType>;
+using Problem = std::optional<std::string>;
+
+Cost cost_none(const Attributes&, Types inputs, Types outputs);
+Cost cost_elementwise(const Attributes&, Types inputs, Types outputs);  // bytes only; FLOPs by convention 0
+Cost cost_embedding_gradient(const Attributes&, Types inputs, Types outputs);
+Cost cost_matmul(const Attributes&, Types inputs, Types outputs);
+Cost cost_matmul_input_gradient(const Attributes&, Types inputs, Types outputs);
+Cost cost_matmul_weight_gradient(const Attributes&, Types inputs, Types outputs);
+Cost cost_attention(const Attributes&, Types inputs, Types outputs);
+Cost cost_attention_gradient(const Attributes&, Types inputs, Types outputs);
+
+Problem check_none(const Attributes&, Types inputs, Types outputs);
+Problem check_same(const Attributes&, Types inputs, Types outputs);  // all present operands have one shape
+Problem check_embedding(const Attributes&, Types inputs, Types outputs);
+Problem check_matmul(const Attributes&, Types inputs, Types outputs);
+Problem check_matmul_input_gradient(const Attributes&, Types inputs, Types outputs);
+Problem check_matmul_weight_gradient(const Attributes&, Types inputs, Types outputs);
+Problem check_bias_gradient(const Attributes&, Types inputs, Types outputs);
+Problem check_norm(const Attributes&, Types inputs, Types outputs);
+Problem check_norm_input_gradient(const Attributes&, Types inputs, Types outputs);
+Problem check_rotary(const Attributes&, Types inputs, Types outputs);
+Problem check_attention(const Attributes&, Types inputs, Types outputs);
+Problem check_attention_gradient(const Attributes&, Types inputs, Types outputs);
+Problem check_dropout(const Attributes&, Types inputs, Types outputs);
+Problem check_cross_entropy(const Attributes&, Types inputs, Types outputs);
+Problem check_slice(const Attributes&, Types inputs, Types outputs);
+Problem check_concat(const Attributes&, Types inputs, Types outputs);
+Problem check_reshape(const Attributes&, Types inputs, Types outputs);
+
+}  // namespace athanor::rules

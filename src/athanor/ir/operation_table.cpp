@@ -1,0 +1,195 @@
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "athanor/base/error.h"
+#include "athanor/ir/operation.h"
+#include "athanor/ir/operation_rules.h"
+
+namespace athanor {
+
+namespace {
+
+using enum Field;
+
+template <class... Fields>
+constexpr FieldMask fields(Fields... list) {
+  return (mask_of(list) | ... | FieldMask{0});
+}
+
+// "x weight bias?" -> operands; a question mark makes one optional.
+std::vector<Operand> operands(std::string_view text) {
+  std::vector<Operand> list;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    std::string_view word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const bool optional = word.back() == '?';
+    if (optional) word.remove_suffix(1);
+    list.push_back({word, optional});
+  }
+  return list;
+}
+
+OperationRow row(OperationKind kind, std::string_view name, std::string_view inputs, std::string_view outputs,
+                 FieldMask mask, decltype(OperationRow::cost) cost, decltype(OperationRow::check) check) {
+  OperationRow result{.kind = kind, .name = name, .inputs = operands(inputs), .outputs = operands(outputs),
+                      .fields = mask, .in_place = {}, .cost = cost, .check = check};
+  result.in_place.assign(result.outputs.size(), -1);
+  return result;
+}
+
+OperationRow with_in_place(OperationRow base, std::vector<int8_t> in_place) {
+  base.in_place = std::move(in_place);
+  return base;
+}
+OperationRow accumulating(OperationRow base) {
+  base.accumulates = true;
+  return base;
+}
+OperationRow view(OperationRow base) {
+  base.is_view = true;
+  return base;
+}
+OperationRow updating(OperationRow base) {
+  base.updates_outputs = true;
+  return base;
+}
+OperationRow random(OperationRow base) {
+  base.is_random = true;
+  return base;
+}
+OperationRow variadic(OperationRow base) {
+  base.variadic = true;
+  return base;
+}
+
+// Operands of each kind. Shapes in the legend of shape.h; `..` is any leading dims.
+std::vector<OperationRow> make_table() {
+  using enum OperationKind;
+  using namespace rules;
+  const FieldMask norm_fields = fields(epsilon);
+  const FieldMask rope = fields(theta, rope_factor, rope_low, rope_high, rope_original, inverse);
+  const FieldMask attend = fields(scale, window, probability, name);
+  const FieldMask average = fields(average_decay, Field::table);
+  std::vector<OperationRow> rows;
+  const auto add_row = [&](OperationRow r) { rows.push_back(std::move(r)); };
+  // table [V,D], ids [B,S] int32 -> y [B,S,D]
+  add_row(row(embedding, "embedding", "table ids", "y", 0, cost_elementwise, check_embedding));
+  // dy [B,S,D], ids [B,S] -> dtable [V,D]
+  add_row(accumulating(row(embedding_gradient, "embedding_gradient", "dy ids", "dtable", 0, cost_embedding_gradient,
+                           check_none)));
+  // x [..,K], weight [N,K], bias [N] -> y [..,N] = x weight^T + bias, activated = activation(y)
+  add_row(row(matmul, "matmul", "x weight bias?", "y activated?", fields(activation), cost_matmul, check_matmul));
+  // dy [..,N], weight [N,K], addend [..,K] -> dx [..,K] = dy weight (+ addend)
+  add_row(row(matmul_input_gradient, "matmul_input_gradient", "dy weight addend?", "dx", 0, cost_matmul_input_gradient,
+              check_matmul_input_gradient));
+  // dy [..,N], x [..,K] -> dweight [N,K] += dy^T x
+  add_row(accumulating(row(matmul_weight_gradient, "matmul_weight_gradient", "dy x", "dweight", 0,
+                           cost_matmul_weight_gradient, check_matmul_weight_gradient)));
+  // dy [..,N] -> dbias [N]: column sums
+  add_row(accumulating(row(bias_gradient, "bias_gradient", "dy", "dbias", 0, cost_elementwise, check_bias_gradient)));
+  // x, addend [B,S,D], weight, bias [D] -> y = norm(x + addend), mean, rstd [B,S], total = x + addend
+  add_row(with_in_place(row(layer_norm, "layer_norm", "x weight bias? addend?", "y mean rstd total?", norm_fields,
+                            cost_elementwise, check_norm),
+                        {-1, -1, -1, 0}));
+  // dx = gradient through the norm (+ residual_gradient)
+  add_row(with_in_place(row(layer_norm_input_gradient, "layer_norm_input_gradient",
+                            "dy x weight mean rstd residual_gradient?", "dx", 0, cost_elementwise,
+                            check_norm_input_gradient),
+                        {5}));
+  add_row(accumulating(row(layer_norm_weight_gradient, "layer_norm_weight_gradient", "dy x mean rstd",
+                           "dweight dbias?", 0, cost_elementwise, check_none)));
+  // x [B,S,D] with weight [D], or x [B,S,H,E] with weight [E]: statistics over the last dim
+  add_row(with_in_place(row(rms_norm, "rms_norm", "x weight addend?", "y rstd total?", norm_fields, cost_elementwise,
+                            check_norm),
+                        {-1, -1, 0}));
+  add_row(with_in_place(row(rms_norm_input_gradient, "rms_norm_input_gradient",
+                            "dy x weight rstd residual_gradient?", "dx", 0, cost_elementwise,
+                            check_norm_input_gradient),
+                        {4}));
+  add_row(accumulating(row(rms_norm_weight_gradient, "rms_norm_weight_gradient", "dy x rstd", "dweight", 0,
+                           cost_elementwise, check_none)));
+  // gelu with the tanh approximation
+  add_row(row(gelu, "gelu", "x", "y", 0, cost_elementwise, check_same));
+  add_row(with_in_place(row(gelu_gradient, "gelu_gradient", "dy x", "dx", 0, cost_elementwise, check_same), {0}));
+  // y = gate * sigmoid(gate) * up
+  add_row(row(swiglu, "swiglu", "gate up", "y", 0, cost_elementwise, check_same));
+  add_row(row(swiglu_gradient, "swiglu_gradient", "dy gate up", "dgate dup", 0, cost_elementwise, check_same));
+  // x [B,S,H,E], positions [B,S]: halves i and i + E/2 turn by positions * frequency(i)
+  add_row(with_in_place(row(rotary, "rotary", "x positions", "y", rope, cost_elementwise, check_rotary), {0}));
+  // q [B,S,H,E], k, v [B,S,K,E], positions, documents, indices [B,S], sample_ids [B]
+  //   -> out [B,S,H,E], logsumexp [B,S,H]
+  add_row(random(row(attention, "attention", "q k v positions documents indices? sample_ids?", "out logsumexp", attend,
+                     cost_attention, check_attention)));
+  add_row(random(row(attention_gradient, "attention_gradient",
+                     "dout q k v out logsumexp positions documents indices? sample_ids?", "dq dk dv", attend,
+                     cost_attention_gradient, check_attention_gradient)));
+  add_row(with_in_place(row(OperationKind::add, "add", "a b", "y", 0, cost_elementwise, check_same), {0}));
+  // y = (addend +) x * mask / (1 - probability); the gradient with respect to x is the same operation on dy
+  add_row(with_in_place(random(row(dropout, "dropout", "x sample_ids indices addend?", "y",
+                                   fields(probability, Field::name), cost_elementwise, check_dropout)),
+                        {0}));
+  // logits [B,S,V], labels [B,S], valid_tokens [1] fp64 -> token_loss [B,S],
+  //   dlogits [B,S,V] = loss_scale / valid_tokens * d(sum of token_loss) / d(logits); ignored labels give zeros
+  add_row(with_in_place(row(cross_entropy, "cross_entropy", "logits labels valid_tokens?", "token_loss dlogits?",
+                            fields(label_smoothing, z_loss, soft_cap), cost_elementwise, check_cross_entropy),
+                        {-1, 0}));
+  // labels [B,S] -> valid_tokens [1] fp64 += number of labels that are not ignored
+  add_row(accumulating(row(count_valid, "count_valid", "labels", "valid_tokens", 0, cost_elementwise, check_none)));
+  // x -> total [1] fp64 += sum of x
+  add_row(accumulating(row(sum, "sum", "x", "total", 0, cost_elementwise, check_none)));
+  add_row(row(cast, "cast", "x", "y", 0, cost_elementwise, check_same));
+  // x [B,S,N] -> y [B,S,..]: elements [offset, offset + elements_per_token(y)) of each token's row
+  add_row(view(row(slice, "slice", "x", "y", fields(Field::offset), cost_none, check_slice)));
+  // inputs [B,S,..] side by side in each token's row -> y [B,S,N]
+  add_row(view(variadic(row(concat, "concat", "x", "y", 0, cost_none, check_concat))));
+  add_row(view(row(reshape, "reshape", "x", "y", 0, cost_none, check_reshape)));
+  // x [B,S,..] -> y [1,C,..]: the rows of this iteration
+  add_row(view(row(chunk, "chunk", "x", "y", fields(Field::region), cost_none, check_none)));
+  // x [1,C,..] -> y [B,S,..]: where this iteration's rows go
+  add_row(view(row(collect, "collect", "x", "y", fields(Field::region), cost_none, check_none)));
+  // the call's micro-batch of StepInputs -> device
+  add_row(row(load_batch, "load_batch", "", "token_ids labels positions documents indices sample_ids", 0,
+              cost_elementwise, check_none));
+  // gradient bucket [n] -> norms [members] fp64: sum of squares of each member, over what this rank owns
+  add_row(row(squared_norms, "squared_norms", "gradient", "norms", fields(Field::table), cost_elementwise, check_none));
+  // norms [all members], valid_tokens [1] -> gradient_norm [1], clip_factor [1] = min(1, maximum_norm / norm) (1 when
+  // maximum_norm is 0), skip [1] = 1 when the norm is not finite or there is no valid token; all fp64.
+  // The commit point: before it nothing persistent is written.
+  add_row(row(clip, "clip", "norms valid_tokens", "gradient_norm clip_factor skip", fields(maximum_norm), cost_none,
+              check_none));
+  // whole buckets [n], members from the table; working and average are written when present
+  add_row(updating(row(adamw, "adamw", "gradient clip_factor skip",
+                       "master first_moment second_moment working? average?", fields(beta1, beta2, epsilon) | average,
+                       cost_elementwise, check_none)));
+  add_row(updating(row(sgd, "sgd", "gradient clip_factor skip", "master momentum_buffer working? average?",
+                       fields(momentum, nesterov) | average, cost_elementwise, check_none)));
+  // -> norms [2 * members] fp64: squared norms of the weight and of the update, nothing persistent written
+  add_row(row(lamb_norms, "lamb_norms", "gradient clip_factor skip master first_moment second_moment", "norms",
+              fields(beta1, beta2, epsilon, Field::table), cost_elementwise, check_none));
+  add_row(updating(row(lamb, "lamb", "gradient clip_factor skip norms",
+                       "master first_moment second_moment working? average?",
+                       fields(beta1, beta2, epsilon, trust_low, trust_high) | average, cost_elementwise, check_none)));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ATHANOR_ASSERT(static_cast<size_t>(rows[i].kind) == i, "row {} out of order", rows[i].name);
+  }
+  ATHANOR_ASSERT(rows.size() == operation_kind_count);
+  return rows;
+}
+
+}  // namespace
+
+const OperationRow& row_of(OperationKind kind) {
+  static const std::vector<OperationRow> table = make_table();
+  return table.at(static_cast<size_t>(kind));
+}
+
+std::optional<OperationKind> parse_operation_kind(std::string_view name) {
+  for (int i = 0; i < operation_kind_count; ++i) {
+    if (row_of(static_cast<OperationKind>(i)).name == name) return static_cast<OperationKind>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace athanor

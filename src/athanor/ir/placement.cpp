@@ -1,0 +1,110 @@
+#include "athanor/ir/placement.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "athanor/base/error.h"
+
+namespace athanor {
+
+namespace {
+
+int64_t ceiling(int64_t length, int64_t parts) { return (length + parts - 1) / parts; }
+
+// Local index ranges of part `index` of `parts` along a length.
+std::vector<Range> cut(int64_t length, int64_t parts, int64_t index, ShardPattern pattern) {
+  const int64_t pieces = pattern == ShardPattern::zigzag ? 2 * parts : parts;
+  const int64_t piece = ceiling(length, pieces);
+  const auto nth = [&](int64_t i) { return Range{std::min(i * piece, length), std::min((i + 1) * piece, length)}; };
+  std::vector<Range> ranges{nth(index)};
+  if (pattern == ShardPattern::zigzag) ranges.push_back(nth(pieces - 1 - index));
+  std::erase_if(ranges, [](const Range& range) { return range.size() == 0; });
+  return ranges;
+}
+
+// Maps ranges of the concatenation of `outer` to global indices.
+std::vector<Range> compose(const std::vector<Range>& outer, const std::vector<Range>& inner) {
+  std::vector<Range> result;
+  for (const Range& wanted : inner) {
+    int64_t start = 0;
+    for (const Range& range : outer) {
+      const int64_t begin = std::max(wanted.begin, start), end = std::min(wanted.end, start + range.size());
+      if (begin < end) {
+        const Range global{range.begin + begin - start, range.begin + end - start};
+        if (!result.empty() && result.back().end == global.begin) {
+          result.back().end = global.end;
+        } else {
+          result.push_back(global);
+        }
+      }
+      start += range.size();
+    }
+  }
+  return result;
+}
+
+int64_t parts_of(const Placement& placement, const Mesh& mesh, int axis) {
+  const int64_t ranks = mesh.sizes[static_cast<size_t>(axis)];
+  ATHANOR_ASSERT(placement.repeat >= 1 && ranks % placement.repeat == 0, "repeat {} on {} ranks", placement.repeat,
+                 ranks);
+  return ranks / placement.repeat;
+}
+
+}  // namespace
+
+std::vector<std::vector<Range>> owned_ranges(const Shape& shape, const Placements& placements, const Mesh& mesh,
+                                             const Coordinates& coordinates) {
+  std::vector<std::vector<Range>> owned(static_cast<size_t>(shape.rank()));
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    auto& ranges = owned[static_cast<size_t>(dim)];
+    if (shape[dim] > 0) ranges.push_back({0, shape[dim]});
+    for (int axis = 0; axis < axis_count; ++axis) {
+      const Placement& placement = placements[static_cast<size_t>(axis)];
+      if (placement.kind != PlacementKind::shard || placement.dim != dim) continue;
+      int64_t length = 0;
+      for (const Range& range : ranges) length += range.size();
+      const int64_t index = coordinates[static_cast<size_t>(axis)] / placement.repeat;
+      ranges = compose(ranges, cut(length, parts_of(placement, mesh, axis), index, placement.pattern));
+    }
+  }
+  return owned;
+}
+
+Shape storage_shape(const Shape& shape, const Placements& placements, const Mesh& mesh) {
+  Shape stored = shape;
+  for (int axis = 0; axis < axis_count; ++axis) {
+    const Placement& placement = placements[static_cast<size_t>(axis)];
+    if (placement.kind != PlacementKind::shard) continue;
+    const int64_t parts = parts_of(placement, mesh, axis);
+    const int64_t length = stored[placement.dim];
+    stored.set(placement.dim, placement.pattern == ShardPattern::zigzag ? 2 * ceiling(length, 2 * parts)
+                                                                         : ceiling(length, parts));
+  }
+  return stored;
+}
+
+const char* name_of(Axis axis) {
+  static constexpr std::array<const char*, axis_count> names = {"pipeline", "replica",        "shard", "context",
+                                                                "tensor",   "expert_replica", "expert"};
+  return names[static_cast<size_t>(axis)];
+}
+
+std::string to_text(const Placements& placements) {
+  std::string text;
+  for (int axis = 0; axis < axis_count; ++axis) {
+    const Placement& placement = placements[static_cast<size_t>(axis)];
+    if (placement.kind == PlacementKind::replicate) continue;
+    text += fmt::format("{}{}:", text.empty() ? "" : ",", name_of(static_cast<Axis>(axis)));
+    if (placement.kind == PlacementKind::partial) {
+      text += placement.reduction == Reduction::sum ? "partial(sum)" : "partial(max)";
+    } else {
+      text += fmt::format("shard({}{}{})", placement.dim,
+                          placement.pattern == ShardPattern::zigzag ? " zigzag" : "",
+                          placement.repeat > 1 ? fmt::format(" repeat {}", placement.repeat) : "");
+    }
+  }
+  return text.empty() ? text : "{" + text + "}";
+}
+
+}  // namespace athanor

@@ -1,0 +1,32 @@
+// What a step program is given from outside for one step, and nothing else is.
+//
+// Filled by the training loop, read by kernels. Thread safety: constant while a step runs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace athanor {
+
+inline constexpr int32_t ignored_label = -100;
+
+// One micro-batch in host memory; all pointers stay valid for the step. B samples of S tokens.
+struct HostBatch {
+  const int32_t* token_ids = nullptr;   // [B,S]
+  const int32_t* labels = nullptr;      // [B,S] next token, or ignored_label
+  const int32_t* positions = nullptr;   // [B,S] position within the document
+  const int32_t* documents = nullptr;   // [B,S] number of the document within the sample
+  const int32_t* indices = nullptr;     // [B,S] index within the sample, whatever part of it a rank holds
+  const int64_t* sample_ids = nullptr;  // [B]
+};
+
+struct StepInputs {
+  int64_t step = 0;            // steps finished before this one: keys the random numbers
+  int64_t optimizer_step = 1;  // number of this update, from 1: bias correction; skipped steps do not count
+  uint64_t seed = 0;
+  double learning_rate = 0;
+  double loss_scale = 1;
+  std::vector<HostBatch> micro_batches;
+};
+
+}  // namespace athanor
