@@ -53,8 +53,7 @@ struct KernelContext {
 struct Kernel {
   // Runs to completion on the calling thread and its team. Never allocates.
   void (*run)(const KernelArguments&, const KernelContext&) = nullptr;
-  // Optional: makes primitives when the program is loaded. `data` pointers may be null then (present() is not
-  // meaningful for shapes: an absent operand has rank 0 and no elements... see absent()).
+  // Optional: makes primitives when the program is loaded; the views already hold their final addresses.
   std::shared_ptr<const void> (*prepare)(const KernelArguments&, int threads) = nullptr;
   // Optional: scratch bytes for these operand types with a team of `threads`; called when compiling.
   int64_t (*workspace_bytes)(const Attributes&, std::span<const OperandType> inputs,
