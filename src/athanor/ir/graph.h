@@ -72,6 +72,7 @@ struct BucketMember {
   ParameterRole role = ParameterRole::matrix;
   int64_t offset = 0;  // elements from the bucket's start
   double weight_decay = 0, learning_rate_factor = 1;
+  double initial_mean = 0, initial_deviation = 0;  // of the normal distribution it starts from
   int64_t length() const { return shape.elements(); }
   friend bool operator==(const BucketMember&, const BucketMember&) = default;
 };

@@ -89,7 +89,8 @@ std::vector<OperationRow> make_table() {
                            cost_matmul_weight_gradient, check_matmul_weight_gradient)));
   // dy [..,N] -> dbias [N]: column sums
   add_row(accumulating(row(bias_gradient, "bias_gradient", "dy", "dbias", 0, cost_elementwise, check_bias_gradient)));
-  // x, addend [B,S,D], weight, bias [D] -> y = norm(x + addend), mean, rstd [B,S], total = x + addend
+  // x, addend [B,S,D], weight, bias [D] -> total = x + addend, y = norm(total as stored), mean, rstd [B,S]:
+  // the same bits as an add followed by the norm of its result
   add_row(with_in_place(row(layer_norm, "layer_norm", "x weight bias? addend?", "y mean rstd total?", norm_fields,
                             cost_elementwise, check_norm),
                         {-1, -1, -1, 0}));
