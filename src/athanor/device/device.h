@@ -23,11 +23,12 @@ struct TimeSpan {
 struct Task {
   void (*run)(void* argument, ThreadTeam& team) = nullptr;
   void* argument = nullptr;
-  int64_t predicted_ns = 0;   // what the timed device takes for it
-  TimeSpan* span = nullptr;   // written when the task ends, if not null
+  int64_t predicted_ns = 0;  // what the timed device takes for it
+  TimeSpan* span = nullptr;  // written when the task ends, if not null
 };
 
-// A point in a stream's sequence: reached when that many tasks have ended. Sequence 0 is reached from the start.
+// A point in a stream's sequence: reached when that many tasks have ended. Sequence 0 is reached from the
+// start.
 struct Event {
   int32_t stream = -1;
   uint64_t sequence = 0;
@@ -50,8 +51,8 @@ class Device {
   virtual std::string name() const = 0;
   // A stream whose tasks run on a team of `threads`, the stream's own thread counted.
   virtual Stream& create_stream(std::string name, int threads) = 0;
-  // 64-byte aligned, zeroed memory (lazily backed where the system can); freed with the pointer. Throws a user
-  // error with the bytes asked for when there is not enough.
+  // 64-byte aligned, zeroed memory (lazily backed where the system can); freed with the pointer. Throws a
+  // user error with the bytes asked for when there is not enough.
   virtual std::shared_ptr<std::byte> allocate(int64_t bytes) = 0;
 };
 

@@ -4,52 +4,19 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
 
-#if defined(__x86_64__) || defined(__i386__)
-#include <immintrin.h>
-#endif
-
 #include "athanor/base/error.h"
+#include "athanor/device/signal.h"
 
 namespace athanor {
 namespace {
 
 constexpr size_t cache_line = 64;
-
-void pause_briefly() {
-#if defined(__x86_64__) || defined(__i386__)
-  _mm_pause();
-#endif
-}
-
-// Waits for `ready` in two of the three stages of a wait: spinning, then yielding. False when both are used
-// up: then the caller sleeps. Kernels follow each other within microseconds, and waking a sleeper costs
-// tens of them, so a team with cores of its own gives up late.
-template <class Ready>
-bool wait_awake(bool may_spin, Ready&& ready) {
-  using Clock = std::chrono::steady_clock;
-  const auto spin_time = std::chrono::microseconds(may_spin ? 100 : 0);
-  const auto yield_time = std::chrono::microseconds(may_spin ? 2000 : 50);
-  if (ready()) return true;
-  const auto begin = Clock::now();
-  while (Clock::now() - begin < spin_time) {
-    for (int i = 0; i < 32; ++i) {
-      if (ready()) return true;
-      pause_briefly();
-    }
-  }
-  while (Clock::now() - begin < yield_time) {
-    std::this_thread::yield();
-    if (ready()) return true;
-  }
-  return false;
-}
 
 }  // namespace
 
@@ -73,12 +40,10 @@ struct ThreadTeam::State {
 
   alignas(cache_line) std::atomic<int64_t> unfinished{0};
   std::atomic<bool> failed{false};
-  std::atomic<int> finished{0};  // the owner sleeps on it
-  std::atomic<bool> owner_sleeps{false};
+  Signal finished;
 
-  alignas(cache_line) std::atomic<int> call{0};  // workers sleep on it
-  std::atomic<int> sleepers{0};
-  std::atomic<bool> stop{false};
+  alignas(cache_line) std::atomic<bool> stop{false};
+  Signal called;
 
   alignas(cache_line) std::atomic<bool> busy{false};
   bool may_spin = false;
@@ -115,49 +80,15 @@ struct ThreadTeam::State {
       value = job.load(std::memory_order_acquire);
     }
     // The job cannot end before this, so all of `done` belongs to the one whose counter just read zero.
-    if (done > 0 && unfinished.fetch_sub(done, std::memory_order_seq_cst) == done) {
-      if (thread != 0 && owner_sleeps.load(std::memory_order_seq_cst)) {
-        finished.fetch_add(1, std::memory_order_seq_cst);
-        finished.notify_one();
-      }
-    }
+    if (done > 0 && unfinished.fetch_sub(done, std::memory_order_seq_cst) == done) finished.notify();
   }
 
   void work(int thread) {
-    const auto called = [this] {
-      return unclaimed(job.load(std::memory_order_acquire)) > 0 || stop.load(std::memory_order_acquire);
-    };
     while (!stop.load(std::memory_order_acquire)) {
-      if (!wait_awake(may_spin, called)) {
-        // Either the caller sees this sleeper and wakes it, or the check below sees the job.
-        const int before = call.load(std::memory_order_seq_cst);
-        sleepers.fetch_add(1, std::memory_order_seq_cst);
-        if (unclaimed(job.load(std::memory_order_seq_cst)) == 0 && !stop.load(std::memory_order_seq_cst))
-          call.wait(before, std::memory_order_seq_cst);
-        sleepers.fetch_sub(1, std::memory_order_seq_cst);
-      }
+      called.wait(may_spin, [this] {
+        return unclaimed(job.load(std::memory_order_seq_cst)) > 0 || stop.load(std::memory_order_seq_cst);
+      });
       take_part(thread);
-    }
-  }
-
-  void wake(int64_t wanted) {
-    const int asleep = sleepers.load(std::memory_order_seq_cst);
-    if (asleep == 0) return;
-    call.fetch_add(1, std::memory_order_seq_cst);
-    if (wanted >= asleep) {
-      call.notify_all();
-    } else {
-      for (int64_t i = 0; i < wanted; ++i) call.notify_one();
-    }
-  }
-
-  void wait_for_workers() {
-    const auto ended = [this] { return unfinished.load(std::memory_order_acquire) == 0; };
-    while (!wait_awake(may_spin, ended)) {
-      const int before = finished.load(std::memory_order_seq_cst);
-      owner_sleeps.store(true, std::memory_order_seq_cst);
-      if (unfinished.load(std::memory_order_seq_cst) != 0) finished.wait(before, std::memory_order_seq_cst);
-      owner_sleeps.store(false, std::memory_order_seq_cst);
     }
   }
 
@@ -169,15 +100,14 @@ struct ThreadTeam::State {
     unfinished.store(count, std::memory_order_relaxed);
     const uint64_t number = (job.load(std::memory_order_relaxed) >> 32) + 1;
     job.store((number << 32) | count, std::memory_order_seq_cst);
-    wake(static_cast<int64_t>(count) - 1);
+    called.notify(static_cast<int64_t>(count) - 1);
     take_part(0);
-    wait_for_workers();
+    finished.wait(may_spin, [this] { return unfinished.load(std::memory_order_seq_cst) == 0; });
   }
 
   void end_workers() {
     stop.store(true, std::memory_order_seq_cst);
-    call.fetch_add(1, std::memory_order_seq_cst);
-    call.notify_all();
+    called.notify();
     for (auto& worker : workers) worker.join();
   }
 };
