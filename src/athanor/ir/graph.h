@@ -63,6 +63,7 @@ struct Region {
 
 // What a parameter is, declared by the model: decides initialisation, weight decay and learning rate.
 enum class ParameterRole : uint8_t { matrix, embedding, norm, bias };
+inline constexpr int parameter_role_count = 4;
 const char* name_of(ParameterRole role);
 
 // One logical parameter within a bucket (a 1-D tensor).
@@ -95,7 +96,7 @@ struct Graph {
   const Value& value(ValueId id) const { return values.at(static_cast<size_t>(id)); }
   Value& value(ValueId id) { return values.at(static_cast<size_t>(id)); }
   ValueId add_value(Value value);
-  // Appends an operation, with its outputs as given.
+  // Appends an operation, with its outputs as given. Optional operands at the end may be left out.
   Operation& add_operation(OperationKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
                            Attributes attributes = {}, Part part = Part::forward);
   ValueId find(std::string_view value_name) const;  // no_value if absent
@@ -104,6 +105,7 @@ struct Graph {
 
 // Operand types of an operation, for the rules of its row.
 std::vector<OperandType> types_of(const Graph& graph, std::span<const ValueId> values);
+// Of an operation in a region: of all iterations together, the shorter last one counted as it is.
 Cost cost_of(const Graph& graph, const Operation& operation);
 
 // Throws an assertion-like Error (kind stop_job) naming graph, operation and operand when: an id is out of

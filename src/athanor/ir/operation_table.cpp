@@ -33,8 +33,14 @@ std::vector<Operand> operands(std::string_view text) {
 
 OperationRow row(OperationKind kind, std::string_view name, std::string_view inputs, std::string_view outputs,
                  FieldMask mask, decltype(OperationRow::cost) cost, decltype(OperationRow::check) check) {
-  OperationRow result{.kind = kind, .name = name, .inputs = operands(inputs), .outputs = operands(outputs),
-                      .fields = mask, .in_place = {}, .cost = cost, .check = check};
+  OperationRow result{.kind = kind,
+                      .name = name,
+                      .inputs = operands(inputs),
+                      .outputs = operands(outputs),
+                      .fields = mask,
+                      .in_place = {},
+                      .cost = cost,
+                      .check = check};
   result.in_place.assign(result.outputs.size(), -1);
   return result;
 }
@@ -75,54 +81,59 @@ std::vector<OperationRow> make_table() {
   std::vector<OperationRow> rows;
   const auto add_row = [&](OperationRow r) { rows.push_back(std::move(r)); };
   // table [V,D], ids [B,S] int32 -> y [B,S,D]
-  add_row(row(embedding, "embedding", "table ids", "y", 0, cost_elementwise, check_embedding));
+  add_row(row(embedding, "embedding", "table ids", "y", 0, cost_embedding, check_embedding));
   // dy [B,S,D], ids [B,S] -> dtable [V,D]
-  add_row(accumulating(row(embedding_gradient, "embedding_gradient", "dy ids", "dtable", 0, cost_embedding_gradient,
-                           check_none)));
+  add_row(accumulating(row(embedding_gradient, "embedding_gradient", "dy ids", "dtable", 0,
+                           cost_embedding_gradient, check_embedding_gradient)));
   // x [..,K], weight [N,K], bias [N] -> y [..,N] = x weight^T + bias, activated = activation(y)
-  add_row(row(matmul, "matmul", "x weight bias?", "y activated?", fields(activation), cost_matmul, check_matmul));
+  add_row(
+      row(matmul, "matmul", "x weight bias?", "y activated?", fields(activation), cost_matmul, check_matmul));
   // dy [..,N], weight [N,K], addend [..,K] -> dx [..,K] = dy weight (+ addend)
-  add_row(row(matmul_input_gradient, "matmul_input_gradient", "dy weight addend?", "dx", 0, cost_matmul_input_gradient,
-              check_matmul_input_gradient));
+  add_row(row(matmul_input_gradient, "matmul_input_gradient", "dy weight addend?", "dx", 0,
+              cost_matmul_input_gradient, check_matmul_input_gradient));
   // dy [..,N], x [..,K] -> dweight [N,K] += dy^T x
   add_row(accumulating(row(matmul_weight_gradient, "matmul_weight_gradient", "dy x", "dweight", 0,
                            cost_matmul_weight_gradient, check_matmul_weight_gradient)));
   // dy [..,N] -> dbias [N]: column sums
-  add_row(accumulating(row(bias_gradient, "bias_gradient", "dy", "dbias", 0, cost_elementwise, check_bias_gradient)));
+  add_row(accumulating(
+      row(bias_gradient, "bias_gradient", "dy", "dbias", 0, cost_elementwise, check_bias_gradient)));
   // x, addend [B,S,D], weight, bias [D] -> total = x + addend, y = norm(total as stored), mean, rstd [B,S]:
   // the same bits as an add followed by the norm of its result
-  add_row(with_in_place(row(layer_norm, "layer_norm", "x weight bias? addend?", "y mean rstd total?", norm_fields,
-                            cost_elementwise, check_norm),
+  add_row(with_in_place(row(layer_norm, "layer_norm", "x weight bias? addend?", "y mean rstd total?",
+                            norm_fields, cost_elementwise, check_norm),
                         {-1, -1, -1, 0}));
   // dx = gradient through the norm (+ residual_gradient)
-  add_row(with_in_place(row(layer_norm_input_gradient, "layer_norm_input_gradient",
-                            "dy x weight mean rstd residual_gradient?", "dx", 0, cost_elementwise,
-                            check_norm_input_gradient),
-                        {5}));
+  add_row(with_in_place(
+      row(layer_norm_input_gradient, "layer_norm_input_gradient", "dy x weight mean rstd residual_gradient?",
+          "dx", 0, cost_elementwise, check_norm_input_gradient),
+      {5}));
   add_row(accumulating(row(layer_norm_weight_gradient, "layer_norm_weight_gradient", "dy x mean rstd",
-                           "dweight dbias?", 0, cost_elementwise, check_none)));
+                           "dweight dbias?", 0, cost_elementwise, check_norm_weight_gradient)));
   // x [B,S,D] with weight [D], or x [B,S,H,E] with weight [E]: statistics over the last dim
-  add_row(with_in_place(row(rms_norm, "rms_norm", "x weight addend?", "y rstd total?", norm_fields, cost_elementwise,
-                            check_norm),
+  add_row(with_in_place(row(rms_norm, "rms_norm", "x weight addend?", "y rstd total?", norm_fields,
+                            cost_elementwise, check_norm),
                         {-1, -1, 0}));
-  add_row(with_in_place(row(rms_norm_input_gradient, "rms_norm_input_gradient",
-                            "dy x weight rstd residual_gradient?", "dx", 0, cost_elementwise,
-                            check_norm_input_gradient),
-                        {4}));
+  add_row(with_in_place(
+      row(rms_norm_input_gradient, "rms_norm_input_gradient", "dy x weight rstd residual_gradient?", "dx", 0,
+          cost_elementwise, check_norm_input_gradient),
+      {4}));
   add_row(accumulating(row(rms_norm_weight_gradient, "rms_norm_weight_gradient", "dy x rstd", "dweight", 0,
-                           cost_elementwise, check_none)));
+                           cost_elementwise, check_norm_weight_gradient)));
   // gelu with the tanh approximation
   add_row(row(gelu, "gelu", "x", "y", 0, cost_elementwise, check_same));
-  add_row(with_in_place(row(gelu_gradient, "gelu_gradient", "dy x", "dx", 0, cost_elementwise, check_same), {0}));
+  add_row(
+      with_in_place(row(gelu_gradient, "gelu_gradient", "dy x", "dx", 0, cost_elementwise, check_same), {0}));
   // y = gate * sigmoid(gate) * up
   add_row(row(swiglu, "swiglu", "gate up", "y", 0, cost_elementwise, check_same));
-  add_row(row(swiglu_gradient, "swiglu_gradient", "dy gate up", "dgate dup", 0, cost_elementwise, check_same));
+  add_row(
+      row(swiglu_gradient, "swiglu_gradient", "dy gate up", "dgate dup", 0, cost_elementwise, check_same));
   // x [B,S,H,E], positions [B,S]: halves i and i + E/2 turn by positions * frequency(i)
-  add_row(with_in_place(row(rotary, "rotary", "x positions", "y", rope, cost_elementwise, check_rotary), {0}));
+  add_row(
+      with_in_place(row(rotary, "rotary", "x positions", "y", rope, cost_elementwise, check_rotary), {0}));
   // q [B,S,H,E], k, v [B,S,K,E], positions, documents, indices [B,S], sample_ids [B]
   //   -> out [B,S,H,E], logsumexp [B,S,H]
-  add_row(random(row(attention, "attention", "q k v positions documents indices? sample_ids?", "out logsumexp", attend,
-                     cost_attention, check_attention)));
+  add_row(random(row(attention, "attention", "q k v positions documents indices? sample_ids?",
+                     "out logsumexp", attend, cost_attention, check_attention)));
   add_row(random(row(attention_gradient, "attention_gradient",
                      "dout q k v out logsumexp positions documents indices? sample_ids?", "dq dk dv", attend,
                      cost_attention_gradient, check_attention_gradient)));
@@ -132,14 +143,17 @@ std::vector<OperationRow> make_table() {
                                    fields(probability, Field::name), cost_elementwise, check_dropout)),
                         {0}));
   // logits [B,S,V], labels [B,S], valid_tokens [1] fp64 -> token_loss [B,S],
-  //   dlogits [B,S,V] = loss_scale / valid_tokens * d(sum of token_loss) / d(logits); ignored labels give zeros
-  add_row(with_in_place(row(cross_entropy, "cross_entropy", "logits labels valid_tokens?", "token_loss dlogits?",
-                            fields(label_smoothing, z_loss, soft_cap), cost_elementwise, check_cross_entropy),
-                        {-1, 0}));
+  //   dlogits [B,S,V] = loss_scale / valid_tokens * d(sum of token_loss) / d(logits); ignored labels give
+  //   zeros
+  add_row(
+      with_in_place(row(cross_entropy, "cross_entropy", "logits labels valid_tokens?", "token_loss dlogits?",
+                        fields(label_smoothing, z_loss, soft_cap), cost_elementwise, check_cross_entropy),
+                    {-1, 0}));
   // labels [B,S] -> valid_tokens [1] fp64 += number of labels that are not ignored
-  add_row(accumulating(row(count_valid, "count_valid", "labels", "valid_tokens", 0, cost_elementwise, check_none)));
+  add_row(accumulating(
+      row(count_valid, "count_valid", "labels", "valid_tokens", 0, cost_elementwise, check_total)));
   // x -> total [1] fp64 += sum of x
-  add_row(accumulating(row(sum, "sum", "x", "total", 0, cost_elementwise, check_none)));
+  add_row(accumulating(row(sum, "sum", "x", "total", 0, cost_elementwise, check_total)));
   add_row(row(cast, "cast", "x", "y", 0, cost_elementwise, check_same));
   // x [B,S,N] -> y [B,S,..]: elements [offset, offset + elements_per_token(y)) of each token's row
   add_row(view(row(slice, "slice", "x", "y", fields(Field::offset), cost_none, check_slice)));
@@ -152,26 +166,27 @@ std::vector<OperationRow> make_table() {
   add_row(view(row(collect, "collect", "x", "y", fields(Field::region), cost_none, check_none)));
   // the call's micro-batch of StepInputs -> device
   add_row(row(load_batch, "load_batch", "", "token_ids labels positions documents indices sample_ids", 0,
-              cost_elementwise, check_none));
+              cost_elementwise, check_load_batch));
   // gradient bucket [n] -> norms [members] fp64: sum of squares of each member, over what this rank owns
-  add_row(row(squared_norms, "squared_norms", "gradient", "norms", fields(Field::table), cost_elementwise, check_none));
-  // norms [all members], valid_tokens [1] -> gradient_norm [1], clip_factor [1] = min(1, maximum_norm / norm) (1 when
-  // maximum_norm is 0), skip [1] = 1 when the norm is not finite or there is no valid token; all fp64.
-  // The commit point: before it nothing persistent is written.
-  add_row(row(clip, "clip", "norms valid_tokens", "gradient_norm clip_factor skip", fields(maximum_norm), cost_none,
-              check_none));
+  add_row(row(squared_norms, "squared_norms", "gradient", "norms", fields(Field::table), cost_elementwise,
+              check_norms));
+  // norms [all members], valid_tokens [1] -> gradient_norm [1], clip_factor [1] = min(1, maximum_norm / norm)
+  // (1 when maximum_norm is 0), skip [1] = 1 when the norm is not finite or there is no valid token; all
+  // fp64. The commit point: before it nothing persistent is written.
+  add_row(row(clip, "clip", "norms valid_tokens", "gradient_norm clip_factor skip", fields(maximum_norm),
+              cost_none, check_clip));
   // whole buckets [n], members from the table; working and average are written when present
   add_row(updating(row(adamw, "adamw", "gradient clip_factor skip",
-                       "master first_moment second_moment working? average?", fields(beta1, beta2, epsilon) | average,
-                       cost_elementwise, check_none)));
-  add_row(updating(row(sgd, "sgd", "gradient clip_factor skip", "master momentum_buffer working? average?",
-                       fields(momentum, nesterov) | average, cost_elementwise, check_none)));
-  // -> norms [2 * members] fp64: squared norms of the weight and of the update, nothing persistent written
-  add_row(row(lamb_norms, "lamb_norms", "gradient clip_factor skip master first_moment second_moment", "norms",
-              fields(beta1, beta2, epsilon, Field::table), cost_elementwise, check_none));
-  add_row(updating(row(lamb, "lamb", "gradient clip_factor skip norms",
                        "master first_moment second_moment working? average?",
-                       fields(beta1, beta2, epsilon, trust_low, trust_high) | average, cost_elementwise, check_none)));
+                       fields(beta1, beta2, epsilon) | average, cost_update, check_update)));
+  add_row(updating(row(sgd, "sgd", "gradient clip_factor skip", "master momentum_buffer working? average?",
+                       fields(momentum, nesterov) | average, cost_update, check_update)));
+  // -> norms [2 * members] fp64: squared norms of the weight and of the update, nothing persistent written
+  add_row(row(lamb_norms, "lamb_norms", "gradient clip_factor skip master first_moment second_moment",
+              "norms", fields(beta1, beta2, epsilon, Field::table), cost_elementwise, check_lamb_norms));
+  add_row(updating(row(
+      lamb, "lamb", "gradient clip_factor skip norms", "master first_moment second_moment working? average?",
+      fields(beta1, beta2, epsilon, trust_low, trust_high) | average, cost_update, check_update)));
   for (size_t i = 0; i < rows.size(); ++i) {
     ATHANOR_ASSERT(static_cast<size_t>(rows[i].kind) == i, "row {} out of order", rows[i].name);
   }
