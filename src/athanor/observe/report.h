@@ -20,25 +20,25 @@ struct StepReport {
   int64_t step = 0;              // number of this step; the first of a run is 1
   int64_t consumed_samples = 0;  // since the start of the run, this step included
   int64_t consumed_tokens = 0;
-  int64_t valid_tokens = 0;             // labels of this step that counted in the loss
-  std::optional<double> loss;           // mean over the valid tokens; empty if there were none
-  std::optional<double> gradient_norm;  // of all gradients, before clipping
+  int64_t valid_tokens = 0;                            // labels of this step that counted in the loss
+  std::optional<double> loss = std::nullopt;           // mean over the valid tokens; empty if there were none
+  std::optional<double> gradient_norm = std::nullopt;  // of all gradients, before clipping
   double learning_rate = 0;
   double loss_scale = 1;
   double step_seconds = 0;
   double tokens_per_second = 0;
-  std::optional<double> mfu;                  // 1 = the machine's measured matrix-product peak
-  std::optional<double> mfu_computed_blocks;  // as mfu, counting only what is computed
-  std::optional<double> seconds_left;         // until the last step
-  bool skipped = false;                       // the weights were left as they were
-  std::string event;                          // "no valid tokens", "loss spike" ...; empty: none
+  std::optional<double> mfu = std::nullopt;                  // 1 = the machine's measured matrix-product peak
+  std::optional<double> mfu_computed_blocks = std::nullopt;  // as mfu, counting only what is computed
+  std::optional<double> seconds_left = std::nullopt;         // until the last step
+  bool skipped = false;                                      // the weights were left as they were
+  std::string event = {};  // "no valid tokens", "loss spike" ...; empty: none
 };
 
 struct ValidationReport {
-  int64_t step = 0;  // the steps behind the weights that were judged; 0: the initial weights
-  std::string set;   // name of the validation set
-  std::optional<double> loss;
-  std::optional<double> perplexity;
+  int64_t step = 0;      // the steps behind the weights that were judged; 0: the initial weights
+  std::string set = {};  // name of the validation set
+  std::optional<double> loss = std::nullopt;
+  std::optional<double> perplexity = std::nullopt;
   int64_t tokens = 0;  // valid tokens the mean was taken over
 };
 

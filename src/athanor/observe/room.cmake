@@ -1,0 +1,2 @@
+# Only the tests read JSON back.
+find_package(nlohmann_json REQUIRED)
