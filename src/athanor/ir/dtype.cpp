@@ -9,7 +9,9 @@ constexpr std::array<std::string_view, dtype_count> names = {"fp64",     "fp32",
                                                              "fp8_e5m2", "int64", "int32", "u8"};
 }  // namespace
 
-std::string_view name_of(DType dtype) { return names[static_cast<size_t>(dtype)]; }
+std::string_view name_of(DType dtype) {
+  return names[static_cast<size_t>(dtype)];
+}
 
 std::optional<DType> parse_dtype(std::string_view name) {
   for (size_t i = 0; i < names.size(); ++i) {

@@ -113,7 +113,10 @@ Cost cost_of(const Graph& graph, const Operation& operation);
 // a dtype is wrong for its operand, operations of a region do not stand together, a name is used twice.
 void verify(const Graph& graph);
 
-// The stable text form, and its inverse: parse_graph(to_text(g)) == g.
+// The stable text form, and its inverse: parse_graph(to_text(g)) == g for every graph whose ids are in range.
+// Values are declared where they are first written: "%3 y: fp32 [2,8] activation = gelu(%2) part=forward".
+// Attributes print when they differ from their default, placements when not replicated. What does not parse is
+// a user error that names the line; a parsed graph has its ids in range and is not verified.
 std::string to_text(const Graph& graph);
 Graph parse_graph(std::string_view text);
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "athanor/base/error.h"
 
@@ -10,13 +11,17 @@ namespace athanor {
 
 namespace {
 
-int64_t ceiling(int64_t length, int64_t parts) { return (length + parts - 1) / parts; }
+int64_t ceiling(int64_t length, int64_t parts) {
+  return (length + parts - 1) / parts;
+}
 
 // Local index ranges of part `index` of `parts` along a length.
 std::vector<Range> cut(int64_t length, int64_t parts, int64_t index, ShardPattern pattern) {
   const int64_t pieces = pattern == ShardPattern::zigzag ? 2 * parts : parts;
   const int64_t piece = ceiling(length, pieces);
-  const auto nth = [&](int64_t i) { return Range{std::min(i * piece, length), std::min((i + 1) * piece, length)}; };
+  const auto nth = [&](int64_t i) {
+    return Range{std::min(i * piece, length), std::min((i + 1) * piece, length)};
+  };
   std::vector<Range> ranges{nth(index)};
   if (pattern == ShardPattern::zigzag) ranges.push_back(nth(pieces - 1 - index));
   std::erase_if(ranges, [](const Range& range) { return range.size() == 0; });
@@ -46,15 +51,15 @@ std::vector<Range> compose(const std::vector<Range>& outer, const std::vector<Ra
 
 int64_t parts_of(const Placement& placement, const Mesh& mesh, int axis) {
   const int64_t ranks = mesh.sizes[static_cast<size_t>(axis)];
-  ATHANOR_ASSERT(placement.repeat >= 1 && ranks % placement.repeat == 0, "repeat {} on {} ranks", placement.repeat,
-                 ranks);
+  ATHANOR_ASSERT(placement.repeat >= 1 && ranks % placement.repeat == 0, "repeat {} on {} ranks",
+                 placement.repeat, ranks);
   return ranks / placement.repeat;
 }
 
 }  // namespace
 
-std::vector<std::vector<Range>> owned_ranges(const Shape& shape, const Placements& placements, const Mesh& mesh,
-                                             const Coordinates& coordinates) {
+std::vector<std::vector<Range>> owned_ranges(const Shape& shape, const Placements& placements,
+                                             const Mesh& mesh, const Coordinates& coordinates) {
   std::vector<std::vector<Range>> owned(static_cast<size_t>(shape.rank()));
   for (int dim = 0; dim < shape.rank(); ++dim) {
     auto& ranges = owned[static_cast<size_t>(dim)];
@@ -79,14 +84,14 @@ Shape storage_shape(const Shape& shape, const Placements& placements, const Mesh
     const int64_t parts = parts_of(placement, mesh, axis);
     const int64_t length = stored[placement.dim];
     stored.set(placement.dim, placement.pattern == ShardPattern::zigzag ? 2 * ceiling(length, 2 * parts)
-                                                                         : ceiling(length, parts));
+                                                                        : ceiling(length, parts));
   }
   return stored;
 }
 
 const char* name_of(Axis axis) {
-  static constexpr std::array<const char*, axis_count> names = {"pipeline", "replica",        "shard", "context",
-                                                                "tensor",   "expert_replica", "expert"};
+  static constexpr std::array<const char*, axis_count> names = {
+      "pipeline", "replica", "shard", "context", "tensor", "expert_replica", "expert"};
   return names[static_cast<size_t>(axis)];
 }
 
@@ -105,6 +110,64 @@ std::string to_text(const Placements& placements) {
     }
   }
   return text.empty() ? text : "{" + text + "}";
+}
+
+namespace {
+
+bool accept(std::string_view& text, std::string_view symbol) {
+  if (!text.starts_with(symbol)) return false;
+  text.remove_prefix(symbol.size());
+  return true;
+}
+
+template <class Number>
+bool parse_number(std::string_view& text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return error == std::errc{};
+}
+
+// "shard(1 zigzag repeat 2)", "partial(max)"
+std::optional<Placement> parse_placement(std::string_view& text) {
+  Placement placement;
+  if (accept(text, "partial(")) {
+    placement.kind = PlacementKind::partial;
+    if (accept(text, "max")) {
+      placement.reduction = Reduction::max;
+    } else if (!accept(text, "sum")) {
+      return std::nullopt;
+    }
+  } else if (accept(text, "shard(")) {
+    placement.kind = PlacementKind::shard;
+    if (!parse_number(text, placement.dim) || placement.dim >= Shape::max_rank) return std::nullopt;
+    if (accept(text, " zigzag")) placement.pattern = ShardPattern::zigzag;
+    if (accept(text, " repeat ") && (!parse_number(text, placement.repeat) || placement.repeat == 0)) {
+      return std::nullopt;
+    }
+  } else {
+    return std::nullopt;
+  }
+  if (!accept(text, ")")) return std::nullopt;
+  return placement;
+}
+
+}  // namespace
+
+std::optional<Placements> parse_placements(std::string_view text) {
+  Placements placements;
+  if (text.empty()) return placements;
+  if (!accept(text, "{")) return std::nullopt;
+  for (int axis = 0; axis < axis_count && !text.starts_with("}"); ++axis) {
+    const std::string_view name = name_of(static_cast<Axis>(axis));
+    if (!text.starts_with(name) || !text.substr(name.size()).starts_with(":")) continue;
+    text.remove_prefix(name.size() + 1);
+    const auto placement = parse_placement(text);
+    if (!placement) return std::nullopt;
+    placements[static_cast<size_t>(axis)] = *placement;
+    if (!accept(text, ",")) break;
+  }
+  if (text != "}") return std::nullopt;
+  return placements;
 }
 
 }  // namespace athanor

@@ -7,7 +7,9 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "athanor/ir/shape.h"
@@ -61,5 +63,6 @@ Shape storage_shape(const Shape& shape, const Placements& placements, const Mesh
 
 const char* name_of(Axis axis);
 std::string to_text(const Placements& placements);  // "" when replicated on all axes, else "{tensor:shard(1)}"
+std::optional<Placements> parse_placements(std::string_view text);  // the inverse; nothing for other text
 
 }  // namespace athanor

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
+
 #include "athanor/base/error.h"
 
 namespace athanor {
@@ -57,6 +59,30 @@ std::string to_text(const Shape& shape) {
     text += fmt::format("{}{}{}", i == 0 ? "" : ",", shape.bounded(i) ? "<=" : "", shape[i]);
   }
   return text + "]";
+}
+
+std::optional<Shape> parse_shape(std::string_view text) {
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return std::nullopt;
+  text = text.substr(1, text.size() - 2);
+  constexpr int64_t maximum = int64_t{1} << 60;
+  Shape shape;
+  int64_t elements = 1;  // of the dims that are not empty, so that no product of some of them overflows
+  while (!text.empty()) {
+    const bool bounded = text.starts_with("<=");
+    if (bounded) text.remove_prefix(2);
+    int64_t size = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (error != std::errc{} || size < 0 || shape.rank() == Shape::max_rank) return std::nullopt;
+    if (size > 0 && elements > maximum / size) return std::nullopt;
+    elements *= size > 0 ? size : 1;
+    shape.append(size);
+    if (bounded) shape.set_bounded(shape.rank() - 1);
+    text.remove_prefix(static_cast<size_t>(end - text.data()));
+    if (text.empty()) break;
+    if (text.front() != ',' || text.size() == 1) return std::nullopt;
+    text.remove_prefix(1);
+  }
+  return shape;
 }
 
 }  // namespace athanor

@@ -5,13 +5,16 @@
 //
 // Shape legend, used in comments everywhere:
 //   B samples of a micro-batch   S sequence length   T = B*S tokens   D model width   F feed-forward width
-//   H query heads   K key/value heads   E head dim   V vocabulary   N, K output and input features of a product
+//   H query heads   K key/value heads   E head dim   V vocabulary   N, K output and input features of a
+//   product
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace athanor {
 
@@ -30,10 +33,10 @@ class Shape {
   bool bounded(int dim) const { return (bounded_ >> dim & 1U) != 0; }
   void set_bounded(int dim) { bounded_ = static_cast<uint8_t>(bounded_ | 1U << dim); }
 
-  int64_t elements() const;           // 1 for rank 0
-  int64_t rows() const;               // elements / last dim: the rows of a matrix product (0 if empty)
-  int64_t tokens() const;             // product of the first two dims (of all dims below rank 2)
-  int64_t elements_per_token() const; // product of the dims after the first two
+  int64_t elements() const;            // 1 for rank 0
+  int64_t rows() const;                // elements / last dim: the rows of a matrix product (0 if empty)
+  int64_t tokens() const;              // product of the first two dims (of all dims below rank 2)
+  int64_t elements_per_token() const;  // product of the dims after the first two
 
   friend bool operator==(const Shape&, const Shape&) = default;
 
@@ -44,5 +47,7 @@ class Shape {
 };
 
 std::string to_text(const Shape& shape);  // "[2,<=16,64]": "<=" marks a bounded dim
+// The inverse; nothing for other text, and for shapes of more elements than 2^60.
+std::optional<Shape> parse_shape(std::string_view text);
 
 }  // namespace athanor

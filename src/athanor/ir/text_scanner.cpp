@@ -87,9 +87,13 @@ bool TextScanner::at_end() {
   return line_.empty();
 }
 
-bool TextScanner::accept(std::string_view symbol) {
+bool TextScanner::next_is(std::string_view symbol) {
   skip_blanks();
-  if (!line_.starts_with(symbol)) return false;
+  return line_.starts_with(symbol);
+}
+
+bool TextScanner::accept(std::string_view symbol) {
+  if (!next_is(symbol)) return false;
   line_.remove_prefix(symbol.size());
   return true;
 }
@@ -127,6 +131,16 @@ std::string TextScanner::name() {
   auto result = unquoted(text);
   if (!result) fail(fmt::format("'{}' is not a name", text));
   return *std::move(result);
+}
+
+std::string_view TextScanner::through(std::string_view symbol) {
+  skip_blanks();
+  const size_t at = line_.find(symbol);
+  if (at == std::string_view::npos)
+    fail(fmt::format("'{}' is expected after '{}'", symbol, line_.substr(0, 40)));
+  const std::string_view result = line_.substr(0, at + symbol.size());
+  line_.remove_prefix(result.size());
+  return result;
 }
 
 int64_t TextScanner::integer() {

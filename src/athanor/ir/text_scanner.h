@@ -20,12 +20,14 @@ class TextScanner {
  public:
   TextScanner(std::string_view text, std::string_view what) : text_(text), what_(what) {}
 
-  bool next_line();                      // goes to the next line that is not blank; false at the end
-  bool at_end();                         // of the line
-  bool accept(std::string_view symbol);  // skips blanks, then `symbol` if it is there
+  bool next_line();                       // goes to the next line that is not blank; false at the end
+  bool at_end();                          // of the line
+  bool next_is(std::string_view symbol);  // skips blanks
+  bool accept(std::string_view symbol);   // skips blanks, then `symbol` if it is there
   void expect(std::string_view symbol);
   std::string_view word();  // up to a blank or one of , : ( ) = outside of quotes and brackets; not empty
   std::string name();       // a bare or quoted name
+  std::string_view through(std::string_view symbol);  // everything up to and with `symbol`
   int64_t integer();
   double number();
   void end_line();  // refuses anything that is left
