@@ -84,7 +84,7 @@ struct Attributes {
   double beta1 = 0.9, beta2 = 0.95, momentum = 0, maximum_norm = 0, average_decay = 0;
   double trust_low = 0, trust_high = 0;  // lamb: bounds of the trust ratio; 0, 0 is unbounded
   bool nesterov = false;
-  std::string name;            // random operations: the logical name that keys them; "{layer}" is filled in
+  std::string name = {};       // random operations: the logical name that keys them; "{layer}" is filled in
   friend bool operator==(const Attributes&, const Attributes&) = default;
 };
 
