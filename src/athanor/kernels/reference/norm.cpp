@@ -16,11 +16,12 @@ double mean_of(const double* values, int64_t count) {
 
 // Rows of x are numbered through; the statistics [B,S] or [B,S,H] hold one element for each.
 int64_t statistic_offset(const TensorView& statistic, int64_t row, int64_t rows_per_token) {
+  if (statistic.shape.rank() < 2) return row;
   return row / rows_per_token * statistic.token_stride + row % rows_per_token;
 }
 
 int64_t rows_per_token(const TensorView& x) {
-  return x.shape[-1] == 0 ? 1 : x.shape.elements_per_token() / x.shape[-1];
+  return x.shape.rank() < 3 || x.shape[-1] == 0 ? 1 : x.shape.elements_per_token() / x.shape[-1];
 }
 
 // total = x + addend (x alone without one), into `total_row` and, if wanted, into memory.
