@@ -18,12 +18,14 @@ namespace athanor::cpu {
 
 // Consecutive elements of one row.
 struct ConstSpan {
-  const std::byte* data;
-  DType dtype;
+  const std::byte* data = nullptr;
+  DType dtype = DType::fp32;
 };
 struct Span {
-  std::byte* data;
-  DType dtype;
+  std::byte* data = nullptr;
+  DType dtype = DType::fp32;
+
+  operator ConstSpan() const { return {data, dtype}; }  // NOLINT(google-explicit-constructor)
 };
 
 struct ConstRows {
@@ -70,6 +72,16 @@ inline constexpr int64_t tile_elements = 16384;
 
 constexpr int64_t ceil_divide(int64_t a, int64_t b) {
   return (a + b - 1) / b;
+}
+
+// Tokens of a tile of work on whole tokens: about tile_elements, and enough to share what is set up for them.
+constexpr int64_t tokens_per_tile(int64_t token_elements) {
+  return std::max<int64_t>(8, tile_elements / std::max<int64_t>(1, token_elements));
+}
+
+// Lengths of pieces of scratch, so that each starts on a cache line of its own.
+constexpr int64_t align_floats(int64_t count) {
+  return ceil_divide(count, 16) * 16;
 }
 
 // Calls span(row, column, count) for pieces that cover `rows` x `features`, in parallel. `compact` says that

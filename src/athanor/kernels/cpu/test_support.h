@@ -3,19 +3,24 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "athanor/base/philox.h"
 #include "athanor/device/thread_team.h"
 #include "athanor/kernels/cpu/rows.h"
+
+// clang-format off: the first decides what the second declares.
+#include "athanor/kernels/cpu/highway_targets.h"
+#include <hwy/targets.h>
+// clang-format on
 
 namespace athanor::cpu::testing {
 
@@ -155,6 +160,14 @@ inline void on_every_target(const std::function<std::vector<Tensor>(ThreadTeam&)
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+// Scratch as an executor gives it: aligned to a cache line, full of garbage.
+inline std::span<std::byte> scratch_of(int64_t bytes) {
+  static std::vector<std::byte> memory;
+  memory.assign(static_cast<size_t>(bytes) + 64, std::byte{0x7f});
+  const auto at = reinterpret_cast<uintptr_t>(memory.data());
+  return {memory.data() + (64 - at % 64) % 64, static_cast<size_t>(bytes)};
 }
 
 inline constexpr DType storage_types[] = {DType::fp32, DType::bf16, DType::fp16};

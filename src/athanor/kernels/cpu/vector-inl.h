@@ -78,22 +78,28 @@ HWY_INLINE void for_vectors(int64_t count, Body&& body) {
   if (i < count) body(i, Part{count - i});
 }
 
-// Sum over [0, count) of the lanes of value(first, extent); unused lanes must be zero (see only()). Four
-// accumulators, then their sum, then the lanes: an order fixed by `count`.
+// Sum over [0, count) of the lanes of value(first, extent); unused lanes must be zero (see only()). Blocks of
+// 2048 are summed in fp32, in four accumulators, and the blocks in fp64: an order fixed by `count`.
 template <class Value>
-HWY_INLINE float sum_vectors(int64_t count, Value&& value) {
-  Float sums[4] = {zero(), zero(), zero(), zero()};
-  int64_t i = 0;
-  for (; i + 4 * float_lanes <= count; i += 4 * float_lanes) {
-    sums[0] = hn::Add(sums[0], value(i, Whole{}));
-    sums[1] = hn::Add(sums[1], value(i + float_lanes, Whole{}));
-    sums[2] = hn::Add(sums[2], value(i + 2 * float_lanes, Whole{}));
-    sums[3] = hn::Add(sums[3], value(i + 3 * float_lanes, Whole{}));
+HWY_INLINE double sum_vectors(int64_t count, Value&& value) {
+  constexpr int64_t block = 2048;
+  double total = 0;
+  for (int64_t begin = 0; begin < count; begin += block) {
+    const int64_t end = std::min(count, begin + block);
+    Float sum0 = zero(), sum1 = zero(), sum2 = zero(), sum3 = zero();
+    int64_t i = begin;
+    for (; i + 4 * float_lanes <= end; i += 4 * float_lanes) {
+      sum0 = hn::Add(sum0, value(i, Whole{}));
+      sum1 = hn::Add(sum1, value(i + float_lanes, Whole{}));
+      sum2 = hn::Add(sum2, value(i + 2 * float_lanes, Whole{}));
+      sum3 = hn::Add(sum3, value(i + 3 * float_lanes, Whole{}));
+    }
+    for (; i + float_lanes <= end; i += float_lanes) sum0 = hn::Add(sum0, value(i, Whole{}));
+    if (i < end) sum1 = hn::Add(sum1, value(i, Part{end - i}));
+    const Float all = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(FloatTag(), all)));
   }
-  for (; i + float_lanes <= count; i += float_lanes) sums[0] = hn::Add(sums[0], value(i, Whole{}));
-  if (i < count) sums[1] = hn::Add(sums[1], value(i, Part{count - i}));
-  const Float all = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
-  return hn::GetLane(hn::SumOfLanes(FloatTag(), all));
+  return total;
 }
 
 // bfloat16 bits of fp32 lanes, rounded to nearest even; NaN stays NaN.
