@@ -1,0 +1,73 @@
+#include "athanor/data/sampler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "athanor/base/error.h"
+#include "athanor/base/philox.h"
+#include "athanor/data/permutation.h"
+
+namespace athanor {
+
+int64_t windows_in(int64_t tokens, int64_t sequence_length) {
+  ATHANOR_ASSERT(sequence_length >= 1);
+  return std::max<int64_t>(0, tokens - 1) / sequence_length;
+}
+
+Sampler::Sampler(TokenRange range, SamplerOptions options) : range_(range), options_(std::move(options)) {
+  if (options_.sequence_length < 1) {
+    throw_user_error(fmt::format("the sequence length is {}", options_.sequence_length),
+                     "it must be at least 1");
+  }
+  ATHANOR_ASSERT(range.begin >= 0 && range.end >= range.begin);
+  name_hash_ = stable_hash(options_.name);
+  samples_per_epoch_ = windows_in(range.size(), options_.sequence_length);
+  if (samples_per_epoch_ == 0) {
+    throw_user_error(
+        fmt::format(
+            "the data set '{}' has {} tokens, which make 0 samples: one of sequence length {} needs {}",
+            options_.name, range.size(), options_.sequence_length, options_.sequence_length + 1),
+        "give more text, or lower the sequence length");
+  }
+}
+
+Window Sampler::window(int64_t sample) const {
+  ATHANOR_ASSERT(sample >= 0, "sample {}", sample);
+  const int64_t epoch = sample / samples_per_epoch_;
+  int64_t index = sample % samples_per_epoch_;
+  if (options_.shuffle) {
+    const RandomKey key(options_.seed, RandomPurpose::data_order, name_hash_, static_cast<uint64_t>(epoch));
+    index = Permutation(samples_per_epoch_, key)(index);
+  }
+  return {.sample = sample, .epoch = epoch, .first_token = range_.begin + index * options_.sequence_length};
+}
+
+std::string describe(const DataReport& report) {
+  return fmt::format(
+      "{} documents, {} tokens, {} samples an epoch (sequence length {}); {} samples wanted: {} epochs",
+      report.documents, report.tokens, report.samples_per_epoch, report.sequence_length,
+      report.requested_samples, report.epochs_needed);
+}
+
+DataReport plan_epochs(const TokenSource& tokens, const Sampler& sampler, int64_t requested_samples,
+                       int64_t max_epochs) {
+  const TokenRange range = sampler.range();
+  const int64_t per_epoch = sampler.samples_per_epoch();
+  const DataReport report{
+      .documents = tokens.document_at(range.end - 1).number - tokens.document_at(range.begin).number + 1,
+      .tokens = range.size(),
+      .sequence_length = sampler.sequence_length(),
+      .samples_per_epoch = per_epoch,
+      .requested_samples = requested_samples,
+      .epochs_needed = requested_samples / per_epoch + (requested_samples % per_epoch != 0 ? 1 : 0)};
+  if (max_epochs > 0 && report.epochs_needed > max_epochs) {
+    throw_user_error(
+        fmt::format("the run needs {} epochs of its data, but at most {} are allowed: {}",
+                    report.epochs_needed, max_epochs, describe(report)),
+        "a sample is a window of tokens, not a document; train on fewer samples, give more text, "
+        "or raise the limit");
+  }
+  return report;
+}
+
+}  // namespace athanor
