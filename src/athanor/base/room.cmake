@@ -1,3 +1,5 @@
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 target_link_libraries(athanor_base PRIVATE PkgConfig::ISAL)
+find_package(spdlog REQUIRED)
+target_link_libraries(athanor_base PRIVATE spdlog::spdlog)

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "athanor/base/clock.h"
 #include "athanor/device/device.h"
 
 namespace athanor {
@@ -48,8 +49,5 @@ class QueuedDevice : public Device {
   std::exception_ptr error_;
   std::vector<std::unique_ptr<QueuedStream>> streams_;
 };
-
-// CLOCK_MONOTONIC in nanoseconds.
-int64_t monotonic_ns();
 
 }  // namespace athanor
