@@ -47,11 +47,11 @@ class Signal {
   // The stages before sleep; false when they are used up.
   template <class Ready>
   static bool wait_awake(bool may_spin, Ready&& ready) {
-    using Clock = std::chrono::steady_clock;
+    using SteadyClock = std::chrono::steady_clock;
     if (ready()) return true;
-    const auto begin = Clock::now();
+    const auto begin = SteadyClock::now();
     if (may_spin) {
-      while (Clock::now() - begin < std::chrono::microseconds(100)) {
+      while (SteadyClock::now() - begin < std::chrono::microseconds(100)) {
         for (int i = 0; i < 32; ++i) {
           if (ready()) return true;
 #if defined(__x86_64__) || defined(__i386__)
@@ -61,7 +61,7 @@ class Signal {
       }
     }
     const auto yielding = std::chrono::microseconds(may_spin ? 2000 : 50);
-    while (Clock::now() - begin < yielding) {
+    while (SteadyClock::now() - begin < yielding) {
       std::this_thread::yield();
       if (ready()) return true;
     }
