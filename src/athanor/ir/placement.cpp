@@ -165,6 +165,7 @@ std::optional<Placements> parse_placements(std::string_view text) {
     if (!placement) return std::nullopt;
     placements[static_cast<size_t>(axis)] = *placement;
     if (!accept(text, ",")) break;
+    if (text.starts_with("}")) return std::nullopt;
   }
   if (text != "}") return std::nullopt;
   return placements;

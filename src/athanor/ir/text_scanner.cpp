@@ -17,7 +17,7 @@ bool is_bare(char c) {
 }
 
 bool is_bare(std::string_view name) {
-  return !name.empty() && name != "-" &&
+  return !name.empty() && std::string_view("}/+-.").find(name.front()) == std::string_view::npos &&
          std::all_of(name.begin(), name.end(), [](char c) { return is_bare(c); });
 }
 

@@ -10,8 +10,9 @@
 
 namespace athanor {
 
-// Names print bare when they hold letters, digits and _ . { } / + - only (and are not "-"), else between
-// quotes with \" \\ and \n escaped. `unquoted` takes either form, and is nothing when the text is neither.
+// Names print bare when they hold letters, digits and _ . { } / + - only and begin with one of the first two
+// or with _ or {, else between quotes with \" \\ and \n escaped. `unquoted` takes either form, and is nothing
+// when the text is neither.
 std::string quoted_if_needed(std::string_view name);
 std::optional<std::string> unquoted(std::string_view text);
 
