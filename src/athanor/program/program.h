@@ -27,15 +27,15 @@ enum class BufferClass : uint8_t {
   gradients,
   optimizer_state,
   average_weights,
-  batch,
   scalars,
+  batch,      // the step's micro-batches
   residual,   // residual stream and its gradient at segment boundaries
   saved,      // kept from forward to backward
   scratch,    // values that live within one call, and kernel workspaces
 };
 inline constexpr int buffer_class_count = 10;
 const char* name_of(BufferClass buffer_class);
-bool is_persistent(BufferClass buffer_class);  // batch, scalars and above
+bool is_persistent(BufferClass buffer_class);  // scalars and above
 
 using BufferId = int32_t;
 using TemplateId = int32_t;

@@ -1,0 +1,152 @@
+#include "athanor/execute/loaded_program.h"
+
+#include <algorithm>
+
+#include "athanor/base/error.h"
+#include "athanor/base/philox.h"
+
+namespace athanor {
+
+std::string fill_layer(std::string text, int32_t layer) {
+  constexpr std::string_view mark = "{layer}";
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark)) {
+    text.replace(at, mark.size(), std::to_string(layer));
+  }
+  return text;
+}
+
+namespace {
+
+class Resolver {
+ public:
+  Resolver(const StepProgram& program, const KernelTable& kernels, const Arenas& arenas, int threads,
+           ResolvedProgram& result)
+      : program_(program), kernels_(kernels), arenas_(arenas), threads_(threads), result_(result) {}
+
+  void run() {
+    result_.program = &program_;
+    result_.call_is_awaited.assign(program_.calls.size(), false);
+    for (const Call& call : program_.calls) {
+      for (const int32_t awaited : call.waits) result_.call_is_awaited[static_cast<size_t>(awaited)] = true;
+    }
+    for (size_t c = 0; c < program_.calls.size(); ++c) {
+      result_.call_begin.push_back(static_cast<int64_t>(result_.executions.size()));
+      resolve_call(static_cast<int32_t>(c));
+    }
+    result_.call_begin.push_back(static_cast<int64_t>(result_.executions.size()));
+  }
+
+ private:
+  void resolve_call(int32_t index) {
+    const Call& call = program_.calls[static_cast<size_t>(index)];
+    const Template& block = program_.templates[static_cast<size_t>(call.template_id)];
+    const Graph& graph = block.graph;
+    for (size_t i = 0; i < block.instructions.size();) {
+      const int32_t region = graph.operations[static_cast<size_t>(block.instructions[i].operation)].region;
+      size_t end = i + 1;
+      int64_t iterations = 1;
+      if (region >= 0) {
+        while (end < block.instructions.size() &&
+               graph.operations[static_cast<size_t>(block.instructions[end].operation)].region == region) {
+          ++end;
+        }
+        iterations = graph.regions[static_cast<size_t>(region)].iterations();
+      }
+      for (int64_t iteration = 0; iteration < iterations; ++iteration) {
+        for (size_t j = i; j < end; ++j) resolve_one(index, block, block.instructions[j], iteration);
+      }
+      i = end;
+    }
+  }
+
+  std::byte* address(const Call& call, const Slot& slot, int64_t iteration) const {
+    const auto base = static_cast<size_t>(slot.base);
+    const Buffer& buffer = program_.buffers[static_cast<size_t>(call.buffers[base])];
+    std::byte* arena = is_persistent(buffer.buffer_class) ? arenas_.persistent : arenas_.transient;
+    return arena + buffer.offset + call.base_offsets[base] + slot.offset + iteration * slot.chunk_bytes;
+  }
+
+  TensorView view(const Call& call, const Template& block, ValueId id, int32_t region, int64_t iteration) const {
+    if (id == no_value) return {};
+    const Value& value = block.graph.value(id);
+    const Slot& slot = block.slots[static_cast<size_t>(id)];
+    ATHANOR_ASSERT(slot.base >= 0, "{} of {} has no place", value.name, block.name);
+    TensorView result{address(call, slot, iteration), value.dtype, value.shape, slot.token_stride};
+    if (region >= 0 && is_chunk(block, id)) {  // the last chunk may be short
+      const Region& loop = block.graph.regions[static_cast<size_t>(region)];
+      result.shape.set(1, std::min(loop.chunk_rows, loop.rows - iteration * loop.chunk_rows));
+    }
+    return result;
+  }
+
+  // Values that are made inside a region, by its operations or as chunks of whole tensors, are chunk-shaped.
+  bool is_chunk(const Template& block, ValueId id) const {
+    const Value& value = block.graph.value(id);
+    if (value.shape.rank() < 2 || value.role == Role::parameter || value.role == Role::parameter_gradient) return false;
+    for (const Operation& operation : block.graph.operations) {
+      if (operation.region < 0) continue;
+      if (operation.kind == OperationKind::collect) continue;
+      if (std::find(operation.outputs.begin(), operation.outputs.end(), id) != operation.outputs.end()) return true;
+    }
+    return false;
+  }
+
+  void resolve_one(int32_t call_index, const Template& block, const Instruction& instruction, int64_t iteration) {
+    const Call& call = program_.calls[static_cast<size_t>(call_index)];
+    const Operation& operation = block.graph.operations[static_cast<size_t>(instruction.operation)];
+    Execution& execution = result_.executions.emplace_back();
+    execution.address = {call_index, instruction.operation, static_cast<int32_t>(iteration)};
+    execution.stream = instruction.stream;
+    execution.operation = &operation;
+    execution.graph = &block.graph;
+    execution.step = &result_.step;
+    const auto add = [&](ValueId id, std::vector<TensorView>& views, std::vector<OperandType>& types) {
+      views.push_back(view(call, block, id, operation.region, iteration));
+      types.push_back({views.back().dtype, views.back().shape, views.back().present()});
+    };
+    for (const ValueId id : operation.inputs) add(id, execution.inputs, execution.input_types);
+    for (const ValueId id : operation.outputs) add(id, execution.outputs, execution.output_types);
+    const DType key = key_dtype(execution.input_types, execution.output_types);
+    execution.kernel = kernels_.find(operation.kind, key);
+    if (execution.kernel == nullptr) {
+      throw_user_error(fmt::format("this device has no kernel for {} in {} (needed by {})", name_of(operation.kind),
+                                   name_of(key), block.name),
+                       "choose another precision or device");
+    }
+    KernelArguments& arguments = execution.arguments;
+    arguments.attributes = &operation.attributes;
+    arguments.inputs = execution.inputs;
+    arguments.outputs = execution.outputs;
+    arguments.accumulate = iteration > 0 || (!call.accumulate.empty() &&
+                                             call.accumulate[static_cast<size_t>(instruction.operation)]);
+    arguments.micro_batch = std::max(call.micro_batch, 0);
+    if (!operation.attributes.name.empty()) {
+      arguments.name_hash = stable_hash(fill_layer(operation.attributes.name, call.layer));
+    }
+    if (operation.attributes.table >= 0) {
+      arguments.table = &block.graph.tables[static_cast<size_t>(operation.attributes.table)];
+    }
+    if (instruction.workspace_bytes > 0) {
+      arguments.workspace = {address(call, instruction.workspace, 0), static_cast<size_t>(instruction.workspace_bytes)};
+    }
+    if (execution.kernel->prepare != nullptr) {
+      execution.prepared = execution.kernel->prepare(arguments, threads_);
+      arguments.prepared = execution.prepared.get();
+    }
+  }
+
+  const StepProgram& program_;
+  const KernelTable& kernels_;
+  const Arenas& arenas_;
+  int threads_;
+  ResolvedProgram& result_;
+};
+
+}  // namespace
+
+void resolve(const StepProgram& program, const KernelTable& kernels, const Arenas& arenas, int threads,
+             ResolvedProgram& result) {
+  Resolver(program, kernels, arenas, threads, result).run();
+}
+
+}  // namespace athanor

@@ -1,0 +1,52 @@
+// A program resolved for execution: kernels, addresses, prepared primitives and waits in flat arrays.
+// Internal to `execute`.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "athanor/device/device.h"
+#include "athanor/kernels/kernel.h"
+#include "athanor/program/record.h"
+
+namespace athanor {
+
+// One execution of one operation (of one iteration of a region).
+struct Execution {
+  Address address;
+  StreamKind stream{};
+  const Operation* operation = nullptr;
+  const Graph* graph = nullptr;
+  const Kernel* kernel = nullptr;
+  KernelArguments arguments;
+  std::vector<TensorView> inputs, outputs;
+  std::vector<OperandType> input_types, output_types;
+  std::shared_ptr<const void> prepared;
+  const StepInputs* const* step = nullptr;  // set by run()
+  TimeSpan span;
+};
+
+struct Arenas {
+  std::byte* persistent = nullptr;
+  std::byte* transient = nullptr;
+};
+
+// Thread safety: one thread; executions run on streams while it stays unchanged.
+struct ResolvedProgram {
+  const StepProgram* program = nullptr;
+  std::deque<Execution> executions;    // in issue order; addresses are stable
+  std::vector<int64_t> call_begin;     // by call: its first execution; one more at the end
+  std::vector<bool> call_is_awaited;   // by call: another stream waits for it
+  const StepInputs* step = nullptr;
+};
+
+// Throws when a kernel is missing, naming the operation and its type.
+void resolve(const StepProgram& program, const KernelTable& kernels, const Arenas& arenas, int threads,
+             ResolvedProgram& result);
+
+// "block.{layer}.x" -> "block.3.x"
+std::string fill_layer(std::string text, int32_t layer);
+
+}  // namespace athanor
