@@ -1,0 +1,178 @@
+// Speed of attention forward and backward, beside a product of the same machine in the same run.
+//
+//   attention_bench [--sequence N] [--batch N] [--heads N] [--key-heads N] [--size N] [--window N] [--threads
+//   N]
+//                   [--type fp32|bf16|fp16] [--dropout P] [--bf16 automatic|convert|dot]
+//
+// Prints the median time of interleaved rounds, GFLOP/s over the visible pairs alone, and GFLOP/s over the
+// blocks that were computed.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <dnnl.hpp>
+#include <map>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "athanor/kernels/cpu/attention.h"
+
+namespace {
+
+using namespace athanor;
+using namespace athanor::cpu;
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+struct Buffer {
+  explicit Buffer(int64_t bytes)
+      : size(static_cast<size_t>(bytes)), data(new(std::align_val_t{64}) std::byte[size]) {
+    std::memset(data, 0, size);
+  }
+  ~Buffer() { ::operator delete[](data, std::align_val_t{64}); }
+  Buffer(const Buffer&) = delete;
+  size_t size;
+  std::byte* data;
+};
+
+// fp32 products of [768, 768] by one oneDNN primitive a thread: the machine's peak with this team.
+double product_seconds(ThreadTeam& team) {
+  constexpr int64_t n = 768;
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const dnnl::memory::desc desc({n, n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
+  const dnnl::matmul::primitive_desc primitive_desc({desc, desc, desc}, engine);
+  static const dnnl::matmul primitive(primitive_desc);
+  static std::map<int64_t, std::vector<dnnl::memory>> memories;
+  for (int64_t t = static_cast<int64_t>(memories.size()); t < team.size(); ++t)
+    for (int i = 0; i < 3; ++i) memories[t].emplace_back(desc, engine);
+  const double begin = seconds();
+  team.parallel_for(team.size(), [&](int64_t tile, int) {
+    dnnl::stream stream(engine);
+    auto& m = memories[tile];
+    primitive.execute(stream, {{DNNL_ARG_SRC, m[0]}, {DNNL_ARG_WEIGHTS, m[1]}, {DNNL_ARG_DST, m[2]}});
+  });
+  return seconds() - begin;
+}
+
+int64_t number(const std::map<std::string, std::string>& options, const char* name, int64_t fallback) {
+  const auto found = options.find(name);
+  return found == options.end() ? fallback : std::atoll(found->second.c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::map<std::string, std::string> options;
+  for (int i = 1; i + 1 < argc; i += 2) options[argv[i]] = argv[i + 1];
+  const int64_t sequence = number(options, "--sequence", 1024), batch = number(options, "--batch", 4);
+  const int64_t heads = number(options, "--heads", 12), key_heads = number(options, "--key-heads", heads);
+  const int64_t size = number(options, "--size", 64), window = number(options, "--window", 0);
+  const auto threads = static_cast<int>(number(options, "--threads", 2));
+  const int64_t rounds = number(options, "--rounds", 9);
+  const std::string type = options.count("--type") != 0 ? options["--type"] : "fp32";
+  const std::string arithmetic = options.count("--bf16") != 0 ? options["--bf16"] : "automatic";
+  const DType dtype = parse_dtype(type).value();
+  const auto bytes = static_cast<int64_t>(size_of(dtype));
+
+  // One row holds q, k, v side by side, as the fused product leaves them.
+  const int64_t tokens = batch * sequence, row = (heads + 2 * key_heads) * size;
+  Buffer qkv(tokens * row * bytes), dqkv(tokens * row * bytes);
+  Buffer out(tokens * heads * size * bytes), dout(tokens * heads * size * bytes);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (Buffer* buffer : {&qkv, &dout}) {
+    for (size_t i = 0; i < buffer->size / static_cast<size_t>(bytes); ++i) {
+      const float value = normal(random);
+      if (dtype == DType::fp32) reinterpret_cast<float*>(buffer->data)[i] = value;
+      if (dtype == DType::bf16) reinterpret_cast<BFloat16*>(buffer->data)[i] = BFloat16(value);
+      if (dtype == DType::fp16) reinterpret_cast<Float16*>(buffer->data)[i] = Float16(value);
+    }
+  }
+  std::vector<float> logsumexp(static_cast<size_t>(tokens * heads));
+  std::vector<int32_t> positions(static_cast<size_t>(tokens)), documents(positions.size(), 0);
+  for (size_t i = 0; i < positions.size(); ++i)
+    positions[i] = static_cast<int32_t>(i % static_cast<size_t>(sequence));
+  const std::vector<int64_t> samples(static_cast<size_t>(batch), 7);
+
+  AttentionForward forward;
+  forward.shape = {batch, sequence, sequence, heads, key_heads, size};
+  forward.options.scale = 1 / std::sqrt(static_cast<double>(size));
+  forward.options.window = window;
+  if (options.count("--dropout") != 0)
+    forward.options.dropout.probability = std::atof(options["--dropout"].c_str());
+  forward.options.dropout.sample_ids = samples.data();
+  if (arithmetic == "convert") forward.options.bf16 = Bf16Arithmetic::convert;
+  if (arithmetic == "dot") forward.options.bf16 = Bf16Arithmetic::dot;
+  forward.query_tokens = forward.key_tokens = {positions.data(), documents.data(), positions.data()};
+  const auto slice = [&](Buffer& buffer, int64_t column) {
+    return Rows{buffer.data + column * bytes, dtype, row};
+  };
+  forward.q = slice(qkv, 0);
+  forward.k = slice(qkv, heads * size);
+  forward.v = slice(qkv, (heads + key_heads) * size);
+  forward.out = {out.data, dtype, heads * size};
+  forward.logsumexp = logsumexp.data();
+  AttentionBackward backward;
+  backward.shape = forward.shape;
+  backward.options = forward.options;
+  backward.query_tokens = forward.query_tokens;
+  backward.key_tokens = forward.key_tokens;
+  backward.q = forward.q;
+  backward.k = forward.k;
+  backward.v = forward.v;
+  backward.out = forward.out;
+  backward.dout = {dout.data, dtype, heads * size};
+  backward.logsumexp = logsumexp.data();
+  backward.dq = slice(dqkv, 0);
+  backward.dk = slice(dqkv, heads * size);
+  backward.dv = slice(dqkv, (heads + key_heads) * size);
+
+  ThreadTeam team(threads);
+  Buffer forward_space(attention_workspace_bytes(forward.shape, AttentionDirection::forward, threads));
+  Buffer backward_space(attention_workspace_bytes(backward.shape, AttentionDirection::backward, threads));
+  std::vector<double> products, forwards, backwards;
+  for (int64_t round = 0; round <= rounds; ++round) {
+    const double product = product_seconds(team);
+    const double start = seconds();
+    attention_forward(forward, team, forward_space.data);
+    const double middle = seconds();
+    attention_backward(backward, team, backward_space.data);
+    const double end = seconds();
+    if (round == 0) continue;
+    products.push_back(product);
+    forwards.push_back(middle - start);
+    backwards.push_back(end - middle);
+  }
+  int64_t pairs = 0;
+  for (int64_t i = 0; i < sequence; ++i) pairs += window > 0 ? std::min(i + 1, window) : i + 1;
+  const double product_flops = 2.0 * 768 * 768 * 768 * threads;  // one pair: 2 E FLOPs
+  const double visible = static_cast<double>(batch * heads * pairs) * 2.0 * static_cast<double>(size);
+  const double blocks = static_cast<double>(heads * visible_blocks(forward.query_tokens, forward.key_tokens,
+                                                                   batch, sequence, sequence, window)) *
+                        2.0 * static_cast<double>(attention_block * attention_block * size);
+  const double peak = product_flops / median(products) * 1e-9;
+  fmt::print("fp32 product peak     {:8.1f} GFLOP/s\n", peak);
+  const auto report = [&](const char* name, double time, double count) {
+    fmt::print(
+        "{:8} {:9.3f} ms {:8.1f} GFLOP/s visible ({:.3f} of the product), {:8.1f} of blocks ({:.3f})\n", name,
+        time * 1e3, visible * count / time * 1e-9, visible * count / time * 1e-9 / peak,
+        blocks * count / time * 1e-9, blocks * count / time * 1e-9 / peak);
+  };
+  report("forward", median(forwards), 2);
+  report("backward", median(backwards), 5);
+  report("both", median(forwards) + median(backwards), 7);
+  fmt::print("workspace {} + {} bytes\n", forward_space.size, backward_space.size);
+  return 0;
+}

@@ -1,0 +1,172 @@
+#include "athanor/kernels/cpu/attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "athanor/base/error.h"
+#include "athanor/kernels/cpu/attention_plan.h"
+#include "athanor/kernels/cpu/attention_simd.h"
+
+namespace athanor::cpu {
+namespace {
+
+void check(const AttentionShape& shape, const AttentionOptions& options, const AttentionTokens& queries,
+           const AttentionTokens& keys) {
+  const auto refuse = [](const std::string& what) { throw_user_error("attention: " + what); };
+  if (shape.batch < 0 || shape.query_length < 0 || shape.key_length < 0) refuse("a length is negative");
+  if (shape.key_heads < 1 || shape.query_heads < 1 || shape.query_heads % shape.key_heads != 0)
+    refuse(fmt::format("{} key heads do not divide {} query heads", shape.key_heads, shape.query_heads));
+  if (shape.head_size < 1 || shape.head_size > 256)
+    refuse(fmt::format("the head size is {}, not 1 to 256", shape.head_size));
+  if (!(options.scale > 0) || !std::isfinite(static_cast<float>(options.scale)))
+    refuse(fmt::format("the scale is {}, not positive and finite", options.scale));
+  if (options.window < 0) refuse(fmt::format("the window is {}, negative", options.window));
+  const double probability = options.dropout.probability;
+  if (!(probability >= 0 && probability < 1))
+    refuse(fmt::format("the dropout probability is {}, not in [0, 1)", probability));
+  const bool random = probability > 0;
+  const auto complete = [&](const AttentionTokens& tokens) {
+    return tokens.positions != nullptr && tokens.documents != nullptr &&
+           (tokens.indices != nullptr || !random);
+  };
+  const bool queries_empty = shape.batch * shape.query_length == 0,
+             keys_empty = shape.batch * shape.key_length == 0;
+  ATHANOR_ASSERT((queries_empty || complete(queries)) && (keys_empty || complete(keys)),
+                 "attention needs positions and documents, with dropout indices too");
+  ATHANOR_ASSERT(!random || shape.batch == 0 || options.dropout.sample_ids != nullptr);
+}
+
+bool is_float_storage(DType dtype) {
+  return dtype == DType::fp32 || dtype == DType::bf16 || dtype == DType::fp16;
+}
+
+// What both directions lay out in the workspace: ranges, one scratch a thread, partial sums.
+struct Layout {
+  AttentionGrid grid;
+  int64_t range_bytes, scratch_bytes, partial_bytes;
+
+  Layout(const AttentionShape& shape, AttentionDirection direction) : grid(shape, direction) {
+    Carver ranges(nullptr), scratch(nullptr), partial(nullptr);
+    carve_ranges(ranges, shape, grid);
+    carve_scratch(scratch, shape, grid, direction);
+    if (direction == AttentionDirection::backward && grid.chunks > 1)
+      partial.take<float>(grid.tiles * 2 * shape.key_length * grid.padded_size);
+    range_bytes = ranges.used();
+    scratch_bytes = scratch.used();
+    partial_bytes = partial.used();
+  }
+  int64_t bytes(int threads) const { return range_bytes + scratch_bytes * threads + partial_bytes; }
+};
+
+void find_ranges(const AttentionTokens& tokens, int64_t batch, int64_t length, int64_t group_count,
+                 int64_t block_count, TokenRange* groups, TokenRange* blocks) {
+  for (int64_t b = 0; b < batch; ++b) {
+    find_group_ranges(tokens.positions + b * length, tokens.documents + b * length, length,
+                      groups + b * group_count);
+    find_block_ranges(groups + b * group_count, group_count, blocks + b * block_count);
+  }
+}
+
+AttentionJob make_job(const AttentionShape& shape, const AttentionOptions& options,
+                      const AttentionTokens& queries, const AttentionTokens& keys, const Layout& layout,
+                      int threads, std::byte* workspace) {
+  Carver carver(workspace);
+  AttentionJob job{.shape = shape,
+                   .options = options,
+                   .grid = layout.grid,
+                   .ranges = {},
+                   .query_tokens = queries,
+                   .key_tokens = keys,
+                   .q = {},
+                   .k = {},
+                   .v = {},
+                   .out_read = {},
+                   .dout = {},
+                   .out = {},
+                   .dq = {},
+                   .dk = {},
+                   .dv = {}};
+  job.ranges = carve_ranges(carver, shape, layout.grid);
+  job.scratch = workspace + layout.range_bytes;
+  job.scratch_bytes = layout.scratch_bytes;
+  job.partial_sums =
+      reinterpret_cast<float*>(workspace + layout.range_bytes + layout.scratch_bytes * threads);
+  const AttentionGrid& grid = layout.grid;
+  find_ranges(queries, shape.batch, shape.query_length, grid.query_groups, grid.query_blocks,
+              job.ranges.query_groups, job.ranges.query_blocks);
+  find_ranges(keys, shape.batch, shape.key_length, grid.key_groups, grid.key_blocks, job.ranges.key_groups,
+              job.ranges.key_blocks);
+  return job;
+}
+
+bool takes_dot(Bf16Arithmetic wanted, std::initializer_list<DType> dtypes) {
+  for (const DType dtype : dtypes) {
+    if (dtype != DType::bf16) return false;
+  }
+  if (wanted == Bf16Arithmetic::automatic) return bf16_dot_preferred();
+  if (wanted == Bf16Arithmetic::convert) return false;
+  if (!bf16_dot_supported()) throw_user_error("attention: this processor has no bf16 dot products");
+  return true;
+}
+
+}  // namespace
+
+bool bf16_dot_supported() {
+  return bf16_forward_tile() != nullptr && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512cd") != 0 &&
+         __builtin_cpu_supports("avx512bf16") != 0;
+}
+
+bool bf16_dot_preferred() {
+  return bf16_dot_supported() && __builtin_cpu_is("amd") != 0;
+}
+
+int64_t attention_workspace_bytes(const AttentionShape& shape, AttentionDirection direction, int threads) {
+  return Layout(shape, direction).bytes(threads);
+}
+
+void attention_forward(const AttentionForward& call, ThreadTeam& team, std::byte* workspace) {
+  check(call.shape, call.options, call.query_tokens, call.key_tokens);
+  for (const DType dtype : {call.q.dtype, call.k.dtype, call.v.dtype, call.out.dtype})
+    if (!is_float_storage(dtype)) unsupported_type(dtype);
+  const Layout layout(call.shape, AttentionDirection::forward);
+  AttentionJob job =
+      make_job(call.shape, call.options, call.query_tokens, call.key_tokens, layout, team.size(), workspace);
+  job.q = call.q;
+  job.k = call.k;
+  job.v = call.v;
+  job.out = call.out;
+  job.logsumexp = call.logsumexp;
+  const bool dot = takes_dot(call.options.bf16, {call.q.dtype, call.k.dtype, call.v.dtype});
+  const AttentionTile tile = dot ? bf16_forward_tile() : simd_forward_tile();
+  team.parallel_for(layout.grid.tiles, [&](int64_t index, int thread) { tile(job, index, thread); });
+}
+
+void attention_backward(const AttentionBackward& call, ThreadTeam& team, std::byte* workspace) {
+  check(call.shape, call.options, call.query_tokens, call.key_tokens);
+  for (const DType dtype : {call.q.dtype, call.k.dtype, call.v.dtype, call.out.dtype, call.dout.dtype,
+                            call.dq.dtype, call.dk.dtype, call.dv.dtype})
+    if (!is_float_storage(dtype)) unsupported_type(dtype);
+  const Layout layout(call.shape, AttentionDirection::backward);
+  AttentionJob job =
+      make_job(call.shape, call.options, call.query_tokens, call.key_tokens, layout, team.size(), workspace);
+  job.q = call.q;
+  job.k = call.k;
+  job.v = call.v;
+  job.out_read = call.out;
+  job.dout = call.dout;
+  job.dq = call.dq;
+  job.dk = call.dk;
+  job.dv = call.dv;
+  job.logsumexp_read = call.logsumexp;
+  const bool dot = takes_dot(call.options.bf16, {call.q.dtype, call.k.dtype, call.v.dtype, call.dout.dtype});
+  const AttentionTile tile = dot ? bf16_backward_tile() : simd_backward_tile();
+  team.parallel_for(layout.grid.tiles, [&](int64_t index, int thread) { tile(job, index, thread); });
+  if (layout.grid.chunks == 1) return;
+  const AttentionTile sum_tile = simd_sum_tile();
+  team.parallel_for(call.shape.batch * call.shape.key_heads * layout.grid.key_blocks,
+                    [&](int64_t index, int thread) { sum_tile(job, index, thread); });
+}
+
+}  // namespace athanor::cpu

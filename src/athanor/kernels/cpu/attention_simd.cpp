@@ -1,0 +1,188 @@
+// Attention tiles in fp32 arithmetic for every instruction set; 16-bit tensors are converted when packed.
+#include "athanor/kernels/cpu/attention_simd.h"
+
+#include "athanor/kernels/cpu/highway_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "athanor/kernels/cpu/attention_simd.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "athanor/kernels/cpu/attention_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace athanor::cpu {
+namespace HWY_NAMESPACE {
+
+// Words are fp32 values; weights stay where the scores were, score gradients where the value products were.
+struct FloatArithmetic {
+  static HWY_INLINE float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); }
+
+  // Queries or their gradients: rows for the products that sum over queries, and across.
+  static void pack_panel(const TileContext& context, const Panel& panel, ConstRows from, int64_t head,
+                         uint32_t* rows, uint32_t* across) {
+    const int64_t lanes = panel.groups * attention_group;
+    load_float_rows(from, context.sample * context.job->shape.query_length + panel.first, head * context.size,
+                    panel.count, context.size, context.padded, floats(rows));
+    zero_words(rows + panel.count * context.padded, (lanes - panel.count) * context.padded);
+    transpose(rows, context.padded, lanes, ceil_divide(context.size, int64_t{4}) * 4, across, tile_columns);
+  }
+  static void pack_queries(const TileContext& context, const Panel& panel, int64_t head) {
+    const AttentionScratch& scratch = context.scratch;
+    uint32_t* rows =
+        scratch.query_rows == nullptr ? scratch.rows : rows_of_panel(context, scratch.query_rows, panel);
+    pack_panel(context, panel, context.job->q, head, rows, across(context, scratch.queries_across, panel));
+  }
+  static void pack_gradients(const TileContext& context, const Panel& panel, int64_t head) {
+    const AttentionScratch& scratch = context.scratch;
+    pack_panel(context, panel, context.job->dout, head, rows_of_panel(context, scratch.gradient_rows, panel),
+               across(context, scratch.gradients_across, panel));
+  }
+  static void pack_keys(const TileContext& context, int64_t key_head, int64_t block, AttentionDirection) {
+    const AttentionJob& job = *context.job;
+    const int64_t token = context.sample * job.shape.key_length + block * attention_block;
+    const int64_t count = context.keys_of(block);
+    load_float_rows(job.k, token, key_head * context.size, count, context.size, context.padded,
+                    floats(context.scratch.keys));
+    load_float_rows(job.v, token, key_head * context.size, count, context.size, context.padded,
+                    floats(context.scratch.values));
+  }
+
+  static void multiply_scores(const TileContext& context, const Panel& panel, const Segment& segment) {
+    const AttentionScratch& scratch = context.scratch;
+    multiply_keys(context, panel, segment, scratch.keys, scratch.queries_across, scratch.scores);
+  }
+  static void multiply_values(const TileContext& context, const Panel& panel, const Segment& segment) {
+    const AttentionScratch& scratch = context.scratch;
+    multiply_keys(context, panel, segment, scratch.values, scratch.gradients_across, scratch.value_products);
+  }
+  static void multiply_out(const TileContext& context, const Segment& segment, bool rescale, float* out) {
+    const AttentionScratch& scratch = context.scratch;
+    const float* values = floats(scratch.values) + segment.first_row * context.padded;
+    const int64_t first = first_vector(segment) * float_lanes;
+    const float* weights = scratch.scores + segment.first_row * tile_columns + first;
+    if (rescale) {
+      multiply<FloatDot, true, Into::rescale>(context.size, vector_count(segment), segment.rows, values,
+                                              context.padded, weights, tile_columns, out + first,
+                                              tile_columns, scratch.rescale + first);
+    } else {
+      multiply<FloatDot, true, Into::accumulate>(context.size, vector_count(segment), segment.rows, values,
+                                                 context.padded, weights, tile_columns, out + first,
+                                                 tile_columns);
+    }
+  }
+  static void multiply_gradients(const TileContext& context, const Panel& panel, const Segment& segment,
+                                 int64_t key_block) {
+    const AttentionScratch& scratch = context.scratch;
+    const int64_t padded = context.padded;
+    const int64_t first = first_vector(segment) * float_lanes;
+    const int64_t queries = HWY_MIN(segment.groups * attention_group, panel.count - first);
+    const int64_t tile = segment.first_row * tile_columns + first;
+    const int64_t sums = (key_block * attention_block + segment.first_row) * padded;
+    const int64_t vectors = padded / float_lanes;
+    multiply<FloatDot, false, Into::accumulate>(
+        segment.rows, vectors, queries, scratch.scores + tile, tile_columns,
+        floats(rows_of_panel(context, scratch.gradient_rows, panel)) + first * padded, padded,
+        scratch.value_sums + sums, padded);
+    multiply<FloatDot, false, Into::accumulate>(
+        segment.rows, vectors, queries, scratch.value_products + tile, tile_columns,
+        floats(rows_of_panel(context, scratch.query_rows, panel)) + first * padded, padded,
+        scratch.key_sums + sums, padded);
+    float* dq = scratch.sums_across + panel.index * padded * tile_columns + first;
+    multiply<FloatDot, true, Into::accumulate>(context.size, vector_count(segment), segment.rows,
+                                               floats(scratch.keys) + segment.first_row * padded, padded,
+                                               scratch.value_products + tile, tile_columns, dq, tile_columns);
+  }
+
+  static HWY_INLINE void store_weights(Float weight0, Float weight1, int64_t row, int64_t column,
+                                       const AttentionScratch& scratch) {
+    float* to = scratch.scores + row * tile_columns + column;
+    hn::StoreU(weight0, FloatTag(), to);
+    hn::StoreU(weight1, FloatTag(), to + tile_columns);
+  }
+  static HWY_INLINE void store_gradients(const Float* weights, const Float* gradients, int64_t row, bool both,
+                                         int64_t column, const AttentionScratch& scratch) {
+    float* weight = scratch.scores + row * tile_columns + column;
+    float* gradient = scratch.value_products + row * tile_columns + column;
+    hn::StoreU(weights[0], FloatTag(), weight);
+    hn::StoreU(gradients[0], FloatTag(), gradient);
+    if (!both) return;
+    hn::StoreU(weights[1], FloatTag(), weight + tile_columns);
+    hn::StoreU(gradients[1], FloatTag(), gradient + tile_columns);
+  }
+
+ private:
+  static HWY_INLINE uint32_t* rows_of_panel(const TileContext& context, uint32_t* rows, const Panel& panel) {
+    return rows + panel.index * attention_block * context.padded;
+  }
+  static HWY_INLINE uint32_t* across(const TileContext& context, uint32_t* tiles, const Panel& panel) {
+    return tiles + panel.index * context.padded * tile_columns;
+  }
+  static void multiply_keys(const TileContext& context, const Panel& panel, const Segment& segment,
+                            uint32_t* keys, uint32_t* tiles, float* products) {
+    const int64_t first = first_vector(segment) * float_lanes;
+    multiply<FloatDot, false, Into::overwrite>(
+        segment.rows, vector_count(segment), context.size, floats(keys) + segment.first_row * context.padded,
+        context.padded, floats(across(context, tiles, panel)) + first, tile_columns,
+        products + segment.first_row * tile_columns + first, tile_columns);
+  }
+};
+
+void attention_forward_tile(const AttentionJob& job, int64_t tile, int thread) {
+  forward_tile_of<FloatArithmetic>(job, tile, thread);
+}
+void attention_backward_tile(const AttentionJob& job, int64_t tile, int thread) {
+  backward_tile_of<FloatArithmetic>(job, tile, thread);
+}
+
+// dk, dv of one key block of one (sample, key head): the sum of its chunks, in order.
+void attention_sum_tile(const AttentionJob& job, int64_t tile, int) {
+  const FloatTag d;
+  const AttentionGrid& grid = job.grid;
+  const int64_t padded = grid.padded_size;
+  const int64_t block = tile % grid.key_blocks;
+  const int64_t owner = tile / grid.key_blocks;  // (sample, key head)
+  const int64_t sample = owner / job.shape.key_heads;
+  const int64_t column = owner % job.shape.key_heads * job.shape.head_size;
+  const int64_t sums = job.shape.key_length * padded;
+  const int64_t first = block * attention_block;
+  const int64_t end = HWY_MIN(job.shape.key_length, first + attention_block);
+  HWY_ALIGN float row[256];
+  for (int64_t key = first; key < end; ++key) {
+    for (int64_t which = 0; which < 2; ++which) {
+      const float* from = job.partial_sums + (owner * grid.chunks * 2 + which) * sums + key * padded;
+      for (int64_t i = 0; i < padded; i += float_lanes) {
+        Float sum = hn::LoadU(d, from + i);
+        for (int64_t chunk = 1; chunk < grid.chunks; ++chunk)
+          sum = hn::Add(sum, hn::LoadU(d, from + chunk * 2 * sums + i));
+        hn::StoreU(sum, d, row + i);
+      }
+      const Span to = (which == 0 ? job.dk : job.dv).at(sample * job.shape.key_length + key, column);
+      narrow(row, to.data, to.dtype, job.shape.head_size);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace athanor::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace athanor::cpu {
+
+HWY_EXPORT(attention_forward_tile);
+HWY_EXPORT(attention_backward_tile);
+HWY_EXPORT(attention_sum_tile);
+
+AttentionTile simd_forward_tile() {
+  return &HWY_DYNAMIC_DISPATCH(attention_forward_tile);
+}
+AttentionTile simd_backward_tile() {
+  return &HWY_DYNAMIC_DISPATCH(attention_backward_tile);
+}
+AttentionTile simd_sum_tile() {
+  return &HWY_DYNAMIC_DISPATCH(attention_sum_tile);
+}
+
+}  // namespace athanor::cpu
+#endif  // HWY_ONCE
