@@ -9,12 +9,12 @@
 #include <span>
 #include <vector>
 
+#include "athanor/base/labels.h"
 #include "athanor/data/sampler.h"
 #include "athanor/data/token_source.h"
 
 namespace athanor {
 
-inline constexpr int32_t ignored_label = -100;  // a label that takes no part in the loss
 inline constexpr int64_t no_sample = -1;        // a row that only fills up a batch
 
 // All arrays are [samples, sequence_length], row-major.

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace athanor {
+#include "athanor/base/labels.h"
 
-inline constexpr int32_t ignored_label = -100;
+namespace athanor {
 
 // One micro-batch in host memory; all pointers stay valid for the step. B samples of S tokens.
 struct HostBatch {

@@ -1,0 +1,80 @@
+#include "athanor/program/program.h"
+
+#include <algorithm>
+
+namespace athanor {
+
+const char* name_of(StreamKind kind) {
+  static constexpr std::array<const char*, stream_kind_count> names = {"compute", "copy"};
+  return names[static_cast<size_t>(kind)];
+}
+
+const char* name_of(BufferClass buffer_class) {
+  static constexpr std::array<const char*, buffer_class_count> names = {
+      "master weights", "working weights", "gradients", "optimizer state", "average weights",
+      "scalars",        "batch",           "residual",  "saved",           "scratch"};
+  return names[static_cast<size_t>(buffer_class)];
+}
+
+const char* name_of(ProgramKind kind) {
+  static constexpr std::array<const char*, 3> names = {"train", "validate", "predict"};
+  return names[static_cast<size_t>(kind)];
+}
+
+bool is_persistent(BufferClass buffer_class) { return buffer_class <= BufferClass::scalars; }
+
+MemoryReport memory_report(const StepProgram& program, int64_t persistent_bytes) {
+  MemoryReport report;
+  report.persistent_bytes = persistent_bytes;
+  report.transient_bytes = program.transient_bytes;
+  std::vector<int64_t> live(program.calls.size() + 1, 0);
+  for (const Buffer& buffer : program.buffers) {
+    if (is_persistent(buffer.buffer_class)) {
+      report.peak_bytes[static_cast<size_t>(buffer.buffer_class)] += buffer.bytes;
+    } else if (buffer.first_call >= 0) {
+      live[static_cast<size_t>(buffer.first_call)] += buffer.bytes;
+      live[static_cast<size_t>(buffer.last_call) + 1] -= buffer.bytes;
+    }
+  }
+  int64_t now = 0, most = -1;
+  for (size_t call = 0; call < program.calls.size(); ++call) {
+    now += live[call];
+    if (now > most) {
+      most = now;
+      report.peak_call = static_cast<int32_t>(call);
+    }
+  }
+  for (const Buffer& buffer : program.buffers) {
+    if (!is_persistent(buffer.buffer_class) && buffer.first_call <= report.peak_call &&
+        report.peak_call <= buffer.last_call) {
+      report.peak_bytes[static_cast<size_t>(buffer.buffer_class)] += buffer.bytes;
+    }
+  }
+  return report;
+}
+
+Cost cost_of(const StepProgram& program) {
+  std::vector<Cost> by_template;
+  for (const Template& block : program.templates) {
+    Cost cost;
+    for (const Operation& operation : block.graph.operations) {
+      const Cost one = cost_of(block.graph, operation);
+      double times = 1;
+      if (operation.region >= 0) {  // chunks add up to all rows, whatever the last one's size
+        const Region& region = block.graph.regions[static_cast<size_t>(operation.region)];
+        times = static_cast<double>(region.rows) / static_cast<double>(region.chunk_rows);
+      }
+      cost.flops += times * one.flops;
+      cost.bytes += times * one.bytes;
+    }
+    by_template.push_back(cost);
+  }
+  Cost total;
+  for (const Call& call : program.calls) {
+    total.flops += by_template[static_cast<size_t>(call.template_id)].flops;
+    total.bytes += by_template[static_cast<size_t>(call.template_id)].bytes;
+  }
+  return total;
+}
+
+}  // namespace athanor

@@ -1,0 +1,303 @@
+#include "athanor/train/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "athanor/base/error.h"
+#include "athanor/base/philox.h"
+#include "athanor/device/cpu_device.h"
+#include "athanor/machine/host.h"
+#include "athanor/model/model.h"
+
+namespace athanor {
+
+namespace {
+
+double load(const std::byte* data, DType dtype, int64_t index) {
+  switch (dtype) {
+    case DType::fp64: return reinterpret_cast<const double*>(data)[index];
+    case DType::fp32: return static_cast<double>(reinterpret_cast<const float*>(data)[index]);
+    case DType::bf16: return static_cast<double>(static_cast<float>(reinterpret_cast<const BFloat16*>(data)[index]));
+    case DType::fp16: return static_cast<double>(static_cast<float>(reinterpret_cast<const Float16*>(data)[index]));
+    default: return 0;
+  }
+}
+
+// Index of the first element that is not finite, in row-major order, or -1.
+int64_t first_non_finite(const TensorView& view) {
+  if (!view.present() || !is_float(view.dtype)) return -1;
+  const bool by_token = view.shape.rank() >= 2 && !view.compact();
+  const int64_t rows = by_token ? view.shape.tokens() : 1;
+  const int64_t width = by_token ? view.shape.elements_per_token() : view.shape.elements();
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < width; ++i) {
+      const int64_t at = row * (by_token ? view.token_stride : 0) + i;
+      if (!std::isfinite(load(view.data, view.dtype, at))) return row * width + i;
+    }
+  }
+  return -1;
+}
+
+const char* describe(Part part) {
+  switch (part) {
+    case Part::forward: return "forward";
+    case Part::input_gradient: return "input gradient";
+    case Part::weight_gradient: return "weight gradient";
+    case Part::update: return "update";
+  }
+  return "";
+}
+
+}  // namespace
+
+Backend describe_backend(const KernelTable& kernels, int threads, std::string name) {
+  Backend backend;
+  backend.name = std::move(name);
+  backend.supports = [&kernels](OperationKind kind, DType dtype) { return kernels.find(kind, dtype) != nullptr; };
+  backend.workspace_bytes = [&kernels, threads](const Operation& operation, std::span<const OperandType> inputs,
+                                                std::span<const OperandType> outputs) -> int64_t {
+    const Kernel* kernel = kernels.find(operation.kind, key_dtype(inputs, outputs));
+    if (kernel == nullptr || kernel->workspace_bytes == nullptr) return 0;
+    return kernel->workspace_bytes(operation.attributes, inputs, outputs, threads);
+  };
+  return backend;
+}
+
+Engine::Engine(EngineOptions options) : options_(std::move(options)) {
+  threads_ = options_.threads > 0 ? options_.threads : available_cores();
+  if (options_.kernels == KernelSet::cpu) {
+    add_cpu_kernels(kernels_);
+  } else {
+    add_reference_kernels(kernels_);
+  }
+  backend_ = describe_backend(kernels_, threads_, options_.kernels == KernelSet::cpu ? "cpu" : "reference");
+  std::vector<ProgramRequest> requests;
+  for (const int32_t count : options_.micro_batch_counts) {
+    requests.push_back({ProgramKind::train, count, options_.micro_batch, options_.sequence_length});
+  }
+  if (options_.validation_micro_batch > 0) {
+    requests.push_back({ProgramKind::validate, 1, options_.validation_micro_batch, options_.sequence_length});
+  }
+  if (options_.predict) requests.push_back({ProgramKind::predict, 1, 1, options_.sequence_length});
+  set_ = std::make_shared<const ProgramSet>(compile(options_.model, requests, options_.compile, backend_));
+  const int64_t samples = std::max(options_.micro_batch, options_.validation_micro_batch);
+  for (int64_t sample = 0; sample < std::max<int64_t>(samples, 1); ++sample) {
+    for (int64_t s = 0; s < options_.sequence_length; ++s) indices_.push_back(static_cast<int32_t>(s));
+  }
+}
+
+Engine::~Engine() = default;
+
+int64_t Engine::planned_bytes() const { return athanor::planned_bytes(*set_); }
+
+void Engine::allocate() {
+  const int64_t needed = planned_bytes(), available = available_memory_bytes();
+  if (needed > available) {
+    throw_user_error(
+        fmt::format("the run needs {:.2f} GiB of memory and {:.2f} GiB are available",
+                    static_cast<double>(needed) / (1 << 30), static_cast<double>(available) / (1 << 30)),
+        "lower train.micro_batch or data.sequence_length, set train.recompute to selective or full, or take a smaller "
+        "model; `athanor show memory` prints what takes how much");
+  }
+  device_ = std::make_unique<CpuDevice>(threads_);
+  executor_ = std::make_unique<Executor>(*device_, kernels_, threads_);
+  executor_->load(set_);
+}
+
+void Engine::initialise() {
+  for (const BucketTable& table : set_->tables) {
+    for (const BucketMember& member : table.members) {
+      const RandomKey key(options_.seed, RandomPurpose::initial_weights, member.name);
+      const auto count = static_cast<size_t>(member.length());
+      const auto bytes = executor_->persistent("master." + table.name);
+      const bool wide = options_.compile.precision == Precision::fp64;
+      const auto fill = [&](auto* out) {
+        if (member.initial_deviation > 0) {
+          fill_normal(key, 0, member.initial_deviation, out, count);
+        } else {
+          std::fill_n(out, count, 0);
+        }
+        using Element = std::remove_pointer_t<decltype(out)>;
+        if (member.initial_mean != 0) {
+          for (size_t i = 0; i < count; ++i) out[i] += static_cast<Element>(member.initial_mean);
+        }
+      };
+      if (wide) {
+        fill(reinterpret_cast<double*>(bytes.data()) + member.offset);
+      } else {
+        fill(reinterpret_cast<float*>(bytes.data()) + member.offset);
+      }
+    }
+    for (const char* state : {"first_moment.", "second_moment.", "momentum."}) {
+      if (!executor_->has_persistent(state + table.name)) continue;
+      const auto bytes = executor_->persistent(state + table.name);
+      std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    }
+    if (executor_->has_persistent("average." + table.name)) {
+      const auto master = executor_->persistent("master." + table.name);
+      std::copy(master.begin(), master.end(), executor_->persistent("average." + table.name).begin());
+    }
+  }
+  refresh_working();
+}
+
+void Engine::refresh_working() {
+  for (const BucketTable& table : set_->tables) {
+    if (!executor_->has_persistent("working." + table.name)) continue;
+    const auto* master = reinterpret_cast<const float*>(executor_->persistent("master." + table.name).data());
+    const auto working = executor_->persistent("working." + table.name);
+    const auto convert = [&](auto* out) {
+      using Element = std::remove_pointer_t<decltype(out)>;
+      for (int64_t i = 0; i < table.length(); ++i) out[i] = Element(master[i]);
+    };
+    if (options_.compile.precision == Precision::bf16) {
+      convert(reinterpret_cast<BFloat16*>(working.data()));
+    } else {
+      convert(reinterpret_cast<Float16*>(working.data()));
+    }
+  }
+}
+
+void Engine::swap_average() {
+  for (const BucketTable& table : set_->tables) {
+    const auto master = executor_->persistent("master." + table.name);
+    const auto average = executor_->persistent("average." + table.name);
+    std::swap_ranges(master.begin(), master.end(), average.begin());
+  }
+  refresh_working();
+}
+
+size_t Engine::program_index(ProgramKind kind, int32_t micro_batches) const {
+  for (size_t i = 0; i < set_->programs.size(); ++i) {
+    const StepProgram& program = set_->programs[i];
+    if (program.kind == kind && program.micro_batches == micro_batches) return i;
+  }
+  ATHANOR_ASSERT(false, "no {} program for {} micro-batches", name_of(kind), micro_batches);
+  return 0;
+}
+
+StepInputs Engine::inputs_for(std::span<const Batch> batches, int64_t step, int64_t optimizer_step,
+                              double learning_rate) {
+  StepInputs inputs;
+  inputs.step = step;
+  inputs.optimizer_step = optimizer_step + 1;
+  inputs.seed = options_.seed;
+  inputs.learning_rate = learning_rate;
+  for (const Batch& batch : batches) {
+    ATHANOR_ASSERT(batch.sequence_length == options_.sequence_length);
+    inputs.micro_batches.push_back({batch.token_ids.data(), batch.labels.data(), batch.positions.data(),
+                                    batch.documents.data(), indices_.data(), batch.sample_ids.data()});
+  }
+  return inputs;
+}
+
+StepResult Engine::result() const {
+  StepResult result;
+  result.loss_sum = executor_->scalar("loss");
+  result.valid_tokens = executor_->scalar("valid_tokens");
+  result.loss = result.valid_tokens > 0 ? result.loss_sum / result.valid_tokens
+                                        : std::numeric_limits<double>::quiet_NaN();
+  result.gradient_norm = executor_->scalar("gradient_norm");
+  result.clip_factor = executor_->scalar("clip_factor");
+  result.skipped = executor_->scalar("skip") != 0;
+  return result;
+}
+
+StepResult Engine::train_step(std::span<const Batch> micro_batches, int64_t step, int64_t optimizer_step,
+                              double learning_rate) {
+  const auto begin = std::chrono::steady_clock::now();
+  const StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
+  executor_->run(program_index(ProgramKind::train, static_cast<int32_t>(micro_batches.size())), inputs);
+  StepResult step_result = result();
+  step_result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return step_result;
+}
+
+StepResult Engine::observed_step(std::span<const Batch> micro_batches, int64_t step, int64_t optimizer_step,
+                                 double learning_rate, const std::function<void(const Observation&)>& observe) {
+  const StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
+  executor_->run_observed(program_index(ProgramKind::train, static_cast<int32_t>(micro_batches.size())), inputs, observe);
+  return result();
+}
+
+std::optional<NonFinite> Engine::locate_non_finite(std::span<const Batch> micro_batches, int64_t step,
+                                                   int64_t optimizer_step, double learning_rate) {
+  const StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
+  const size_t index = program_index(ProgramKind::train, static_cast<int32_t>(micro_batches.size()));
+  std::optional<NonFinite> found;
+  executor_->run_observed(index, inputs, {}, [&](const Observation& seen) {
+    if (seen.operation->kind == OperationKind::clip) return true;  // the commit point: what follows would write
+    const auto look = [&](std::span<const TensorView> views, std::span<const std::string> names) {
+      for (size_t i = 0; i < views.size() && !found; ++i) {
+        const int64_t at = first_non_finite(views[i]);
+        if (at < 0) continue;
+        const int64_t width = views[i].shape.rank() >= 2 ? views[i].shape.elements_per_token() : 1;
+        const int64_t element = views[i].shape.rank() >= 2 && !views[i].compact()
+                                    ? at / width * views[i].token_stride + at % width
+                                    : at;
+        found = NonFinite{names[i], std::string(name_of(seen.operation->kind)), describe(seen.operation->part),
+                          set_->programs[index].calls[static_cast<size_t>(seen.address.call)].micro_batch, at,
+                          load(views[i].data, views[i].dtype, element)};
+      }
+    };
+    look(seen.inputs, seen.input_names);  // a bad weight shows before what it spoils
+    if (seen.operation->kind != OperationKind::attention) look(seen.outputs, seen.output_names);
+    return found.has_value();
+  });
+  return found;
+}
+
+Engine::Evaluation Engine::evaluate(const Batch& batch) {
+  const StepInputs inputs = inputs_for({&batch, 1}, 0, 0, 0);
+  executor_->run(program_index(ProgramKind::validate, 1), inputs);
+  return {executor_->scalar("loss"), executor_->scalar("valid_tokens")};
+}
+
+std::vector<double> Engine::predict(const Batch& batch, int64_t position) {
+  const size_t index = program_index(ProgramKind::predict, 1);
+  executor_->run(index, inputs_for({&batch, 1}, 0, 0, 0));
+  const StepProgram& program = set_->programs[index];
+  const Call& head = program.calls.back();
+  const Template& block = program.templates[static_cast<size_t>(head.template_id)];
+  const DType dtype = block.graph.value(block.graph.outputs.at(0)).dtype;
+  const auto bytes = executor_->transient(index, "logits");
+  std::vector<double> logits(static_cast<size_t>(options_.model.vocabulary));
+  for (size_t v = 0; v < logits.size(); ++v) {
+    logits[v] = load(bytes.data(), dtype, position * options_.model.vocabulary + static_cast<int64_t>(v));
+  }
+  return logits;
+}
+
+std::vector<NamedTensor> Engine::members(const std::string& buffer, const std::string& prefix) {
+  std::vector<NamedTensor> result;
+  const DType dtype = options_.compile.precision == Precision::fp64 ? DType::fp64 : DType::fp32;
+  const auto element = static_cast<int64_t>(size_of(dtype));
+  for (const BucketTable& table : set_->tables) {
+    if (!executor_->has_persistent(buffer + table.name)) continue;
+    const auto bytes = executor_->persistent(buffer + table.name);
+    for (const BucketMember& member : table.members) {
+      result.push_back({prefix + member.name, dtype, member.shape,
+                        bytes.subspan(static_cast<size_t>(member.offset * element),
+                                      static_cast<size_t>(member.length() * element))});
+    }
+  }
+  return result;
+}
+
+std::vector<NamedTensor> Engine::weights() { return members("master.", ""); }
+
+std::vector<NamedTensor> Engine::gradients() { return members("gradients.", ""); }
+
+std::vector<NamedTensor> Engine::state() {
+  std::vector<NamedTensor> all = weights();
+  for (const char* state : {"first_moment.", "second_moment.", "momentum.", "average."}) {
+    const auto more = members(state, state);
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
+}  // namespace athanor

@@ -1,0 +1,134 @@
+// A model on a device, ready to step: compiles the programs, holds weights and optimizer state, runs steps.
+//
+// Called by the loops (train, evaluate, generate), benchmarks and tests. Thread safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "athanor/compile/compile.h"
+#include "athanor/data/batch.h"
+#include "athanor/execute/executor.h"
+#include "athanor/model/config.h"
+
+namespace athanor {
+
+enum class KernelSet : uint8_t { cpu, reference };
+
+struct EngineOptions {
+  ModelConfig model;
+  CompileOptions compile;
+  KernelSet kernels = KernelSet::cpu;
+  int threads = 0;                            // 0: all cores
+  uint64_t seed = 0;
+  int64_t micro_batch = 1, sequence_length = 1;
+  std::vector<int32_t> micro_batch_counts{1};  // train programs to have: one per number of micro-batches
+  int64_t validation_micro_batch = 0;          // 0: no validate program
+  bool predict = false;                        // a program of one sample that gives logits
+};
+
+// What one step did.
+struct StepResult {
+  double loss = 0;           // mean over valid tokens; NaN when there is none
+  double loss_sum = 0, valid_tokens = 0;
+  double gradient_norm = 0;  // before clipping
+  double clip_factor = 1;
+  bool skipped = false;      // nothing was written: no valid token, or a norm that is not finite
+  double seconds = 0;
+};
+
+// The first tensor with a value that is not finite, found by replaying a step.
+struct NonFinite {
+  std::string tensor, operation, part;
+  int32_t micro_batch = -1;
+  int64_t index = 0;
+  double value = 0;
+};
+
+struct NamedTensor {
+  std::string name;
+  DType dtype = DType::fp32;
+  Shape shape;
+  std::span<std::byte> bytes;
+};
+
+class Engine {
+ public:
+  // Compiles; does not allocate. User errors: an option that does not fit the model.
+  explicit Engine(EngineOptions options);
+  ~Engine();
+
+  const ProgramSet& programs() const { return *set_; }
+  int64_t planned_bytes() const;
+  const EngineOptions& options() const { return options_; }
+
+  // Allocates and loads. Throws a user error with the numbers when the plan does not fit in the memory that is
+  // available now.
+  void allocate();
+
+  // Sets all weights from (seed, parameter name, element index), zeroes the optimizer state.
+  void initialise();
+
+  // One optimizer step over the micro-batches. `step` counts steps finished before, `optimizer_step` updates
+  // made before (skipped steps are none).
+  StepResult train_step(std::span<const Batch> micro_batches, int64_t step, int64_t optimizer_step,
+                        double learning_rate);
+
+  // Replays the step that train_step skipped, with checks after each operation. Nothing persistent changes.
+  std::optional<NonFinite> locate_non_finite(std::span<const Batch> micro_batches, int64_t step,
+                                             int64_t optimizer_step, double learning_rate);
+
+  // As train_step, and shows every operation's operands (for dumps and tests).
+  StepResult observed_step(std::span<const Batch> micro_batches, int64_t step, int64_t optimizer_step,
+                           double learning_rate, const std::function<void(const Observation&)>& observe);
+
+  // Sum of token losses and number of valid tokens of one batch of validation_micro_batch samples.
+  struct Evaluation {
+    double loss_sum = 0, valid_tokens = 0;
+  };
+  Evaluation evaluate(const Batch& batch);
+
+  // Logits [sequence_length, vocabulary] of one sample, as fp32 or fp64 values widened to double.
+  std::vector<double> predict(const Batch& batch, int64_t position);
+
+  // Master weights by logical name; with the optimizer's state ("first_moment.NAME", ...) and averages.
+  std::vector<NamedTensor> weights();
+  std::vector<NamedTensor> state();
+  // Makes the working copies from the master weights (after loading).
+  void refresh_working();
+  // Exchanges the averaged weights with the master weights (to evaluate or sample with them), and back.
+  void swap_average();
+
+  // The sum of the gradients of the last step by logical parameter name (tests, dumps).
+  std::vector<NamedTensor> gradients();
+
+  std::span<const Record> records() const { return executor_->records(); }
+  Executor& executor() { return *executor_; }
+  const Backend& backend() const { return backend_; }
+  int threads() const { return threads_; }
+
+ private:
+  size_t program_index(ProgramKind kind, int32_t micro_batches) const;
+  StepInputs inputs_for(std::span<const Batch> batches, int64_t step, int64_t optimizer_step, double learning_rate);
+  StepResult result() const;
+  std::vector<NamedTensor> members(const std::string& buffer, const std::string& prefix);
+
+  EngineOptions options_;
+  int threads_ = 1;
+  KernelTable kernels_;
+  Backend backend_;
+  std::shared_ptr<const ProgramSet> set_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Executor> executor_;
+  std::vector<int32_t> indices_;
+};
+
+// The backend description of a kernel table, for the compiler.
+Backend describe_backend(const KernelTable& kernels, int threads, std::string name);
+
+}  // namespace athanor
