@@ -77,7 +77,7 @@ std::vector<ChartTick> round_ticks(double low, double high, int count, bool whol
   const double decade = std::pow(10.0, std::floor(std::log10(rough)));
   double step = 10 * decade;
   for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * decade >= rough * (1 - 1e-9)) {
+    if (factor * decade >= 0.7 * rough) {
       step = factor * decade;
       break;
     }

@@ -7,13 +7,13 @@
 namespace athanor {
 
 LossCurve::LossCurve(FileEnvironment& files, std::string path, std::string title, double interval_seconds,
-                     std::function<double()> seconds)
+                     Clock& clock)
     : files_(files),
       path_(std::move(path)),
       title_(std::move(title)),
       interval_seconds_(interval_seconds),
-      seconds_(std::move(seconds)),
-      drawn_at_(seconds_()) {}
+      clock_(clock),
+      drawn_at_ns_(clock.now_ns()) {}
 
 void LossCurve::record(const StepReport& report) {
   consumed_tokens_ = report.consumed_tokens;
@@ -25,9 +25,9 @@ void LossCurve::record(const ValidationReport& report) {
 }
 
 void LossCurve::draw_if_due() {
-  const double now = seconds_();
-  if (now - drawn_at_ < interval_seconds_) return;
-  drawn_at_ = now;
+  const int64_t now = clock_.now_ns();
+  if (seconds_of(now - drawn_at_ns_) < interval_seconds_) return;
+  drawn_at_ns_ = now;
   finish();
 }
 

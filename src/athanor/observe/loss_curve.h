@@ -6,9 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
+#include "athanor/base/clock.h"
 #include "athanor/base/file_environment.h"
 #include "athanor/observe/loss_chart.h"
 #include "athanor/observe/loss_history.h"
@@ -21,9 +21,8 @@ inline constexpr const char* loss_curve_file_name = "loss.svg";
 class LossCurve final : public ReportSink {
  public:
   // Redraws when a report arrives `interval_seconds` after the last drawing began, and at `finish`.
-  // `seconds` is a clock that never goes back.
   LossCurve(FileEnvironment& files, std::string path, std::string title, double interval_seconds,
-            std::function<double()> seconds);
+            Clock& clock);
 
   void step(const StepReport& report) override;
   void validation(const ValidationReport& report) override;
@@ -52,8 +51,8 @@ class LossCurve final : public ReportSink {
   FileEnvironment& files_;
   std::string path_, title_;
   double interval_seconds_;
-  std::function<double()> seconds_;
-  double drawn_at_;
+  Clock& clock_;
+  int64_t drawn_at_ns_;
   LossHistory history_;
   int64_t consumed_tokens_ = 0;
   Reader reader_{*this};

@@ -13,8 +13,8 @@ namespace {
 TEST(LossCurve, DrawsAtIntervalsAndAtTheEnd) {
   MemoryFileEnvironment files;
   files.make_directories("/run");
-  double now = 0;
-  LossCurve curve(files, "/run/loss.svg", "run", 30, [&] { return now; });
+  ManualClock clock;
+  LossCurve curve(files, "/run/loss.svg", "run", 30, clock);
   StepReport report;
   report.step = 1;
   report.loss = 3.0;
@@ -23,13 +23,13 @@ TEST(LossCurve, DrawsAtIntervalsAndAtTheEnd) {
   report.step = 2;
   curve.step(report);
   EXPECT_FALSE(files.exists("/run/loss.svg"));
-  now = 31;
+  clock.advance_ns(31'000'000'000);
   report.step = 3;
   report.loss.reset();  // no valid tokens: nothing to draw, no crash
   curve.step(report);
   const std::string first = read_file(files, "/run/loss.svg", 1 << 20);
   EXPECT_NE(first.find("step 2"), std::string::npos);
-  now = 32;
+  clock.advance_ns(1'000'000'000);
   curve.validation({.step = 3, .set = "a", .loss = 2.0});
   EXPECT_EQ(read_file(files, "/run/loss.svg", 1 << 20), first);
   curve.finish();

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
@@ -165,18 +164,13 @@ std::unique_ptr<Terminal> make_terminal(std::FILE* stream, TerminalOptions optio
     std::fwrite(bytes.data(), 1, bytes.size(), stream);
     std::fflush(stream);
   };
-  const auto seconds = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  };
-  return std::make_unique<Terminal>(options, write, [stream] { return terminal_columns(stream); }, seconds);
+  return std::make_unique<Terminal>(
+      options, write, [stream] { return terminal_columns(stream); }, monotonic_clock());
 }
 
 Terminal::Terminal(TerminalOptions options, std::function<void(std::string_view)> write,
-                   std::function<int()> columns, std::function<double()> seconds)
-    : options_(options),
-      write_(std::move(write)),
-      columns_(std::move(columns)),
-      seconds_(std::move(seconds)) {}
+                   std::function<int()> columns, Clock& clock)
+    : options_(options), write_(std::move(write)), columns_(std::move(columns)), clock_(clock) {}
 
 Terminal::~Terminal() {
   try {
@@ -190,13 +184,13 @@ void Terminal::show_live(const StepReport& report) {
   // The last column stays free: writing there makes some terminals wrap.
   live_line_ = live_line(report, options_, std::max(columns_() - 1, 1));
   write_(fmt::format("\r{}{}", live_line_, erase_to_end));
-  drawn_at_ = seconds_();
+  drawn_at_ = clock_.now_ns();
   shown_ = report;
 }
 
 void Terminal::show_plain(const StepReport& report) {
   write_(plain_line(report, options_) + '\n');
-  plain_at_ = seconds_();
+  plain_at_ = clock_.now_ns();
   shown_ = report;
 }
 
@@ -212,9 +206,9 @@ void Terminal::print_above(std::string_view text) {
 void Terminal::step(const StepReport& report) {
   const std::lock_guard lock(mutex_);
   last_ = report;
-  const double now = seconds_();
-  const auto due = [&](const std::optional<double>& at, double interval) {
-    return !at || now - *at >= interval;
+  const int64_t now = clock_.now_ns();
+  const auto due = [&](const std::optional<int64_t>& at, double interval) {
+    return !at || seconds_of(now - *at) >= interval;
   };
 
   if (has_event(report)) {

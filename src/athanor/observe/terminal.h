@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "athanor/base/clock.h"
 #include "athanor/observe/report.h"
 
 namespace athanor {
@@ -32,9 +33,9 @@ struct TerminalOptions {
 class Terminal final : public ReportSink {
  public:
   // `write` takes bytes for the screen or file and shows them at once; `columns` is asked for the width at
-  // every drawing; `seconds` is a clock that never goes back.
+  // every drawing.
   Terminal(TerminalOptions options, std::function<void(std::string_view)> write, std::function<int()> columns,
-           std::function<double()> seconds);
+           Clock& clock);
   ~Terminal() override;  // leaves the cursor on a line of its own
 
   void step(const StepReport& report) override;
@@ -53,12 +54,12 @@ class Terminal final : public ReportSink {
   const TerminalOptions options_;
   const std::function<void(std::string_view)> write_;
   const std::function<int()> columns_;
-  const std::function<double()> seconds_;
+  Clock& clock_;
 
   std::mutex mutex_;
   std::string live_line_;  // on the screen now
   std::optional<StepReport> last_, shown_;
-  std::optional<double> drawn_at_, plain_at_, event_at_;
+  std::optional<int64_t> drawn_at_, plain_at_, event_at_;  // nanoseconds
   int64_t unseen_events_ = 0;
 };
 

@@ -64,12 +64,12 @@ TEST(TerminalChart, AsciiPicture) {
                                           {.width = 42, .height = 12, .unicode = false});
   EXPECT_EQ(text,
             "    ** loss: train 0.0000   o held 4.0000\n"
-            "   | *\n"
+            "30 + *\n"
             "   |  *****\n"
             "   |       *****\n"
             "20 +            *****\n"
             "   |                 *****\n"
-            "   |                      *****\n"
+            "10 +                      *****\n"
             "   |                           *****\n"
             "   |                   o            *****\n"
             " 0 +                                     *\n"

@@ -49,11 +49,11 @@ class TerminalTest : public testing::Test {
  protected:
   Terminal make(TerminalOptions options) {
     return {options, [this](std::string_view bytes) { written_ += bytes; }, [this] { return columns_; },
-            [this] { return now_; }};
+            clock_};
   }
   std::string written_;
   int columns_ = 81;
-  double now_ = 100;
+  ManualClock clock_;
 };
 
 TEST(LiveLine, ShowsEverythingWhereThereIsRoom) {
@@ -98,12 +98,12 @@ TEST_F(TerminalTest, LiveLineIsReplacedInPlaceAndTheRestStandsAboveIt) {
   {
     Terminal terminal = make({.live = true, .total_steps = 30});
     terminal.step(report_of(1));
-    now_ += 1;
+    clock_.advance_ns(1'000'000'000);
     terminal.validation({.step = 1, .set = "psalms", .loss = 2.5, .perplexity = 12.18, .tokens = 12345});
     terminal.step(report_of(2));
     terminal.message(MessageKind::warning, "careful\x1b[2J");
     terminal.print("two\nlines\n");
-    now_ += 1;
+    clock_.advance_ns(1'000'000'000);
     terminal.step(report_of(3));
   }
   EXPECT_THAT(screen_of(written_),
@@ -116,7 +116,7 @@ TEST_F(TerminalTest, LiveLineIsRedrawnAtABoundedRateAndEndsWithTheLastStep) {
   Terminal terminal = make({.live = true, .total_steps = 1000});
   for (int64_t step = 1; step <= 1000; ++step) {
     terminal.step(report_of(step));
-    now_ += 0.001;
+    clock_.advance_ns(1'000'000);
   }
   EXPECT_LE(std::count(written_.begin(), written_.end(), '\r'), 11);
   terminal.finish();
@@ -128,7 +128,7 @@ TEST_F(TerminalTest, PlainLinesComeAtABoundedRateAndEndWithTheLastStep) {
   Terminal terminal = make({.total_steps = 1000, .plain_interval_seconds = 10});
   for (int64_t step = 1; step <= 1000; ++step) {
     terminal.step(report_of(step));
-    now_ += 0.0625;
+    clock_.advance_ns(62'500'000);
   }
   terminal.finish();
   terminal.finish();
@@ -152,7 +152,7 @@ TEST_F(TerminalTest, EventsAreShownAtOnceButDoNotFlood) {
   spike.event = "loss spike";
   spike.skipped = true;
   for (int i = 0; i < 50; ++i) terminal.step(spike);
-  now_ += 2;
+  clock_.advance_ns(2'000'000'000);
   terminal.step(spike);
   const auto lines = screen_of(written_);
   ASSERT_EQ(lines.size(), 4U);
