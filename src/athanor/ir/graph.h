@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,19 +18,19 @@ inline constexpr ValueId no_value = -1;
 
 // What a value is. Decides its dtype (precision policy), its lifetime and its placement.
 enum class Role : uint8_t {
-  activation,         // lives within one template
-  residual,           // the residual stream: crosses segment boundaries
-  statistic,          // norm and softmax statistics
-  parameter,          // working copy of a weight, a slice of its bucket
-  parameter_gradient, // a slice of the gradient bucket
+  activation,          // lives within one template
+  residual,            // the residual stream: crosses segment boundaries
+  statistic,           // norm and softmax statistics
+  parameter,           // working copy of a weight, a slice of its bucket
+  parameter_gradient,  // a slice of the gradient bucket
   residual_gradient,
   activation_gradient,
-  batch,              // token ids, labels, positions, documents, indices, sample ids
-  scalar,             // device scalars: valid tokens, loss, norm, clip factor, skip
-  master,             // a whole bucket: fp32 (or fp64) weights
-  bucket_gradient,    // a whole bucket
-  optimizer_state,    // a whole bucket
-  working,            // a whole bucket of working copies
+  batch,            // token ids, labels, positions, documents, indices, sample ids
+  scalar,           // device scalars: valid tokens, loss, norm, clip factor, skip
+  master,           // a whole bucket: fp32 (or fp64) weights
+  bucket_gradient,  // a whole bucket
+  optimizer_state,  // a whole bucket
+  working,          // a whole bucket of working copies
 };
 inline constexpr int role_count = 13;
 const char* name_of(Role role);
@@ -115,9 +116,15 @@ void verify(const Graph& graph);
 
 // The stable text form, and its inverse: parse_graph(to_text(g)) == g for every graph whose ids are in range.
 // Values are declared where they are first written: "%3 y: fp32 [2,8] activation = gelu(%2) part=forward".
-// Attributes print when they differ from their default, placements when not replicated. What does not parse is
-// a user error that names the line; a parsed graph has its ids in range and is not verified.
+// Attributes print when they differ from their default, placements when not replicated. What does not parse
+// is a user error that names the line; a parsed graph has its ids in range and is not verified.
 std::string to_text(const Graph& graph);
+// With notes of the caller behind declarations of values and behind operations (by index); does not parse.
+struct GraphNotes {
+  std::function<std::string(ValueId)> of_value;
+  std::function<std::string(size_t)> of_operation;
+};
+std::string to_text(const Graph& graph, const GraphNotes& notes);
 Graph parse_graph(std::string_view text);
 
 }  // namespace athanor

@@ -16,11 +16,13 @@ constexpr std::array<std::string_view, 4> part_names = {"forward", "input_gradie
 
 // ---- printing
 
-std::string declaration(const Graph& graph, ValueId id) {
+std::string declaration(const Graph& graph, const GraphNotes& notes, ValueId id) {
   const Value& value = graph.value(id);
   const std::string placements = to_text(value.placements);
-  return fmt::format("%{} {}: {} {}{}{} {}", id, quoted_if_needed(value.name), name_of(value.dtype),
-                     to_text(value.shape), placements.empty() ? "" : " ", placements, name_of(value.role));
+  const std::string note = notes.of_value ? notes.of_value(id) : "";
+  return fmt::format("%{} {}: {} {}{}{} {}{}{}", id, quoted_if_needed(value.name), name_of(value.dtype),
+                     to_text(value.shape), placements.empty() ? "" : " ", placements, name_of(value.role),
+                     note.empty() ? "" : " ", note);
 }
 
 std::string reference(ValueId id) {
@@ -29,7 +31,8 @@ std::string reference(ValueId id) {
 
 class Printer {
  public:
-  explicit Printer(const Graph& graph) : graph_(graph), declared_(graph.values.size(), false) {}
+  Printer(const Graph& graph, const GraphNotes& notes)
+      : graph_(graph), notes_(notes), declared_(graph.values.size(), false) {}
 
   std::string print() {
     line(0, fmt::format("graph {} {{", quoted_if_needed(graph_.name)));
@@ -55,7 +58,7 @@ class Printer {
   std::string declare_once(ValueId id) {
     if (id == no_value || declared_[static_cast<size_t>(id)]) return reference(id);
     declared_[static_cast<size_t>(id)] = true;
-    return declaration(graph_, id);
+    return declaration(graph_, notes_, id);
   }
 
   void print_table(size_t index) {
@@ -101,14 +104,15 @@ class Printer {
       region = next;
       if (region >= 0) line(1, fmt::format("loop {} {{", region));
     };
-    for (const Operation& operation : graph_.operations) {
-      enter(operation.region);
-      print_operation(operation, region >= 0 ? 2 : 1);
+    for (size_t i = 0; i < graph_.operations.size(); ++i) {
+      enter(graph_.operations[i].region);
+      print_operation(i, region >= 0 ? 2 : 1);
     }
     enter(-1);
   }
 
-  void print_operation(const Operation& operation, int depth) {
+  void print_operation(size_t index, int depth) {
+    const Operation& operation = graph_.operations[index];
     const OperationRow& row = row_of(operation.kind);
     std::string text;
     for (size_t i = 0; i < operation.outputs.size(); ++i) {
@@ -120,10 +124,12 @@ class Printer {
     const std::string attributes = to_text(operation.attributes, row.fields);
     text += fmt::format("){}{} part={}", attributes.empty() ? "" : " ", attributes,
                         part_names.at(static_cast<size_t>(operation.part)));
-    line(depth, text);
+    const std::string note = notes_.of_operation ? notes_.of_operation(index) : "";
+    line(depth, note.empty() ? text : text + " " + note);
   }
 
   const Graph& graph_;
+  const GraphNotes& notes_;
   std::vector<bool> declared_;
   std::string text_;
 };
@@ -345,7 +351,11 @@ class Parser {
 }  // namespace
 
 std::string to_text(const Graph& graph) {
-  return Printer(graph).print();
+  return to_text(graph, {});
+}
+
+std::string to_text(const Graph& graph, const GraphNotes& notes) {
+  return Printer(graph, notes).print();
 }
 
 Graph parse_graph(std::string_view text) {

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <string_view>
@@ -313,8 +314,12 @@ class Verifier {
     const ValueId id = operation.outputs[output];
     const std::string_view where = row.outputs[output].name;
     State& state = states_[static_cast<size_t>(id)];
-    if (row.updates_outputs) {
-      if (!state.written) fail(fmt::format("{}: {} is updated before it is written", where, describe(id)));
+    if (row.updates_outputs) {  // state from outside: an input or an output of the graph
+      if (!state.written &&
+          std::find(graph_.outputs.begin(), graph_.outputs.end(), id) == graph_.outputs.end()) {
+        fail(fmt::format("{}: {} is updated but comes from nowhere", where, describe(id)));
+      }
+      state.written = true;
       return;
     }
     if (state.written && !(row.accumulates && state.accumulated)) {

@@ -86,7 +86,7 @@ TEST(Verify, RefusesEachKindOfFault) {
        }},
       {"the graph's outputs: value %30 (never) is read before it is written",
        [](Graph& g) { g.outputs.push_back(g.add_value({.name = "never", .shape = {1}, .placements = {}})); }},
-      {"(adamw): second_moment: value %30 (state) is updated before it is written",
+      {"(adamw): second_moment: value %30 (state) is updated but comes from nowhere",
        [](Graph& g) {
          operation(g, adamw).outputs[2] = g.add_value({.name = "state", .shape = {160}, .placements = {}});
        }},
