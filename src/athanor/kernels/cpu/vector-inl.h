@@ -78,6 +78,14 @@ HWY_INLINE void for_vectors(int64_t count, Body&& body) {
   if (i < count) body(i, Part{count - i});
 }
 
+// The same with a body of its own for the tail.
+template <class Body, class Tail>
+HWY_INLINE void for_vectors(int64_t count, Body&& body, Tail&& tail) {
+  int64_t i = 0;
+  for (; i + float_lanes <= count; i += float_lanes) body(i, Whole{});
+  if (i < count) tail(i, Part{count - i});
+}
+
 // Sum over [0, count) of the lanes of value(first, extent); unused lanes must be zero (see only()). Blocks of
 // 2048 are summed in fp32, in four accumulators, and the blocks in fp64: an order fixed by `count`.
 template <class Value>
