@@ -22,7 +22,9 @@ Graph single(Graph graph, OperationKind kind, std::vector<ValueId> inputs, std::
     if (id != no_value) graph.inputs.push_back(id);
   }
   for (const ValueId id : outputs) {
-    if (id != no_value) graph.outputs.push_back(id);
+    if (id == no_value) continue;
+    graph.outputs.push_back(id);
+    if (row_of(kind).updates_outputs) graph.inputs.push_back(id);
   }
   graph.add_operation(kind, std::move(inputs), std::move(outputs), std::move(attributes), part);
   return graph;
@@ -31,17 +33,22 @@ Graph single(Graph graph, OperationKind kind, std::vector<ValueId> inputs, std::
 // "block.{layer}" -> "block"
 std::string stem(const BucketTable& table) { return table.name.substr(0, table.name.find('.')); }
 
-Attributes update_attributes(const OptimizerOptions& options) {
+Attributes update_attributes(OperationKind kind, const OptimizerOptions& options) {
   Attributes attributes;
-  attributes.beta1 = options.beta1;
-  attributes.beta2 = options.beta2;
-  attributes.epsilon = options.epsilon;
-  attributes.momentum = options.momentum;
-  attributes.nesterov = options.nesterov;
-  attributes.trust_low = options.trust_low;
-  attributes.trust_high = options.trust_high;
-  attributes.average_decay = options.average_decay;
   attributes.table = 0;
+  if (kind == OperationKind::sgd) {
+    attributes.momentum = options.momentum;
+    attributes.nesterov = options.nesterov;
+  } else {
+    attributes.beta1 = options.beta1;
+    attributes.beta2 = options.beta2;
+    attributes.epsilon = options.epsilon;
+  }
+  if (kind == OperationKind::lamb) {
+    attributes.trust_low = options.trust_low;
+    attributes.trust_high = options.trust_high;
+  }
+  if (kind != OperationKind::lamb_norms) attributes.average_decay = options.average_decay;
   return attributes;
 }
 
@@ -100,7 +107,7 @@ Graph lamb_norms_graph(const BucketTable& table, const OptimizerOptions& options
   const ValueId second = make(graph, "second_moment." + table.name, policy.wide, shape, Role::optimizer_state);
   const ValueId norms = scalar(graph, "update_norms", 2 * static_cast<int64_t>(table.members.size()));
   return single(std::move(graph), OperationKind::lamb_norms, {gradient, factor, skip, master, first, second}, {norms},
-                update_attributes(options), Part::update);
+                update_attributes(OperationKind::lamb_norms, options), Part::update);
 }
 
 Graph optimizer_graph(const BucketTable& table, const OptimizerOptions& options, const PrecisionPolicy& policy) {
@@ -131,7 +138,7 @@ Graph optimizer_graph(const BucketTable& table, const OptimizerOptions& options,
   const OperationKind kind = options.kind == OptimizerKind::adamw ? OperationKind::adamw
                              : options.kind == OptimizerKind::sgd ? OperationKind::sgd
                                                                   : OperationKind::lamb;
-  return single(std::move(graph), kind, std::move(inputs), std::move(outputs), update_attributes(options), Part::update);
+  return single(std::move(graph), kind, std::move(inputs), std::move(outputs), update_attributes(kind, options), Part::update);
 }
 
 }  // namespace athanor

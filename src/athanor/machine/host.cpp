@@ -1,6 +1,5 @@
 #include "athanor/machine/host.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -41,13 +40,6 @@ int64_t cgroup_free_bytes() {
 }
 
 }  // namespace
-
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 int64_t available_memory_bytes() {
   const int64_t free = proc_kilobytes("/proc/meminfo", "MemAvailable:");

@@ -1,4 +1,4 @@
-// What this host has: cores that may be used, memory that is free.
+// What this host has: memory that is free, its processor's name.
 //
 // Called by train before anything large is allocated. Thread safety: pure queries.
 #pragma once
@@ -8,7 +8,6 @@
 
 namespace athanor {
 
-int available_cores();               // in this process's affinity mask, at least 1
 int64_t available_memory_bytes();    // MemAvailable, or what is left of a cgroup's limit if that is less
 int64_t resident_memory_bytes();     // of this process now
 int64_t peak_resident_memory_bytes();
