@@ -165,7 +165,7 @@ class HeaderEvents final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool number_unsigned(number_unsigned_t value) override {
-    if (place_ != Place::list) return unexpected("a number");
+    if (place_ != Place::list) return unexpected(fmt::format("the number {}", value));
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       return refuse(fmt::format("tensor '{}' has the number {}", entry_.name, value));
     }
