@@ -85,7 +85,9 @@ AttentionJob make_job(const AttentionShape& shape, const AttentionOptions& optio
                    .out = {},
                    .dq = {},
                    .dk = {},
-                   .dv = {}};
+                   .dv = {},
+                   .logsumexp = {},
+                   .logsumexp_read = {}};
   job.ranges = carve_ranges(carver, shape, layout.grid);
   job.scratch = workspace + layout.range_bytes;
   job.scratch_bytes = layout.scratch_bytes;
@@ -130,6 +132,7 @@ void attention_forward(const AttentionForward& call, ThreadTeam& team, std::byte
   check(call.shape, call.options, call.query_tokens, call.key_tokens);
   for (const DType dtype : {call.q.dtype, call.k.dtype, call.v.dtype, call.out.dtype})
     if (!is_float_storage(dtype)) unsupported_type(dtype);
+  if (call.logsumexp.dtype != DType::fp32) unsupported_type(call.logsumexp.dtype);
   const Layout layout(call.shape, AttentionDirection::forward);
   AttentionJob job =
       make_job(call.shape, call.options, call.query_tokens, call.key_tokens, layout, team.size(), workspace);
@@ -148,6 +151,7 @@ void attention_backward(const AttentionBackward& call, ThreadTeam& team, std::by
   for (const DType dtype : {call.q.dtype, call.k.dtype, call.v.dtype, call.out.dtype, call.dout.dtype,
                             call.dq.dtype, call.dk.dtype, call.dv.dtype})
     if (!is_float_storage(dtype)) unsupported_type(dtype);
+  if (call.logsumexp.dtype != DType::fp32) unsupported_type(call.logsumexp.dtype);
   const Layout layout(call.shape, AttentionDirection::backward);
   AttentionJob job =
       make_job(call.shape, call.options, call.query_tokens, call.key_tokens, layout, team.size(), workspace);

@@ -6,7 +6,7 @@
 // at the same time. The bits of the results do not depend on the size of the team.
 //
 // Shapes, in the legend of ir/shape.h: q, out, dq, dout [B,Sq,H,E], k, v, dk, dv [B,Sk,K,E], logsumexp
-// [B,Sq,H] fp32 and compact. K divides H: query head h reads key head h / (H / K). Row (b, s) of a tensor
+// [B,Sq,H] fp32. K divides H: query head h reads key head h / (H / K). Row (b, s) of a tensor
 // starts at element (b * S + s) * stride; the heads of a token are contiguous, E elements each.
 //
 // Visibility compares values, never local indices: key j is visible to query i iff their documents are
@@ -79,7 +79,7 @@ struct AttentionForward {
   AttentionTokens query_tokens, key_tokens;
   ConstRows q, k, v;
   Rows out;
-  float* logsumexp = nullptr;
+  Rows logsumexp;  // fp32
 };
 
 struct AttentionBackward {
@@ -87,8 +87,8 @@ struct AttentionBackward {
   AttentionOptions options;
   AttentionTokens query_tokens, key_tokens;
   ConstRows q, k, v, out, dout;
-  const float* logsumexp = nullptr;  // as forward wrote it
-  Rows dq, dk, dv;                   // overwritten
+  ConstRows logsumexp;  // as forward wrote it
+  Rows dq, dk, dv;      // overwritten
 };
 
 enum class AttentionDirection : uint8_t { forward, backward };

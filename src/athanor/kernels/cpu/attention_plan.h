@@ -94,11 +94,11 @@ struct AttentionJob {
   AttentionTokens query_tokens, key_tokens;
   ConstRows q, k, v, out_read, dout;
   Rows out, dq, dk, dv;
-  float* logsumexp = nullptr;             // forward
-  const float* logsumexp_read = nullptr;  // backward
-  std::byte* scratch = nullptr;           // of thread 0
-  int64_t scratch_bytes = 0;              // of each thread
-  float* partial_sums = nullptr;          // [tiles][2][Sk][padded E] with several chunks
+  Rows logsumexp;                 // forward
+  ConstRows logsumexp_read;       // backward
+  std::byte* scratch = nullptr;   // of thread 0
+  int64_t scratch_bytes = 0;      // of each thread
+  float* partial_sums = nullptr;  // [tiles][2][Sk][padded E] with several chunks
 };
 
 using AttentionTile = void (*)(const AttentionJob& job, int64_t tile, int thread);

@@ -102,7 +102,7 @@ struct Problem {
     dq = Tensor(c.dtype, q.rows, q.features, c.padding);
     dk = Tensor(c.dtype, k.rows, k.features, c.padding);
     dv = Tensor(c.dtype, v.rows, v.features, c.padding);
-    logsumexp = Tensor(DType::fp32, q.rows, c.heads);
+    logsumexp = Tensor(DType::fp32, q.rows, c.heads, c.padding);
     std::atomic<int64_t> forward_blocks = 0, backward_blocks = 0;
     AttentionForward forward;
     forward.shape = shape();
@@ -114,7 +114,7 @@ struct Problem {
     forward.k = std::as_const(k).view();
     forward.v = std::as_const(v).view();
     forward.out = out.view();
-    forward.logsumexp = logsumexp.as<float>();
+    forward.logsumexp = logsumexp.view();
     attention_forward(
         forward, team,
         scratch_of(attention_workspace_bytes(shape(), AttentionDirection::forward, team.size())).data());
@@ -129,7 +129,7 @@ struct Problem {
     backward.v = forward.v;
     backward.out = std::as_const(out).view();
     backward.dout = std::as_const(dout).view();
-    backward.logsumexp = logsumexp.as<float>();
+    backward.logsumexp = std::as_const(logsumexp).view();
     backward.dq = dq.view();
     backward.dk = dk.view();
     backward.dv = dv.view();

@@ -59,6 +59,7 @@ HWY_INLINE Float weight_of(Float x) {
 
 struct FloatDot {
   using Word = float;
+  using Vector = Float;
   static HWY_INLINE Float load(const float* from) { return hn::LoadU(FloatTag(), from); }
   static HWY_INLINE Float repeat(const float* from) { return hn::Set(FloatTag(), *from); }
   static HWY_INLINE Float add(Float a, Float b, Float sum) { return hn::MulAdd(a, b, sum); }
@@ -81,12 +82,12 @@ HWY_INLINE void multiply_micro(const typename Dot::Word* HWY_RESTRICT a, int64_t
   const int64_t a_row = kAcross ? 1 : a_stride;
   const int64_t a_step = kAcross ? a_stride : 1;
   for (int64_t k = 0; k < depth; ++k) {
-    Float columns[static_cast<size_t>(kVectors)];
+    typename Dot::Vector columns[static_cast<size_t>(kVectors)];
     ATHANOR_UNROLL
     for (int n = 0; n < kVectors; ++n) columns[n] = Dot::load(b + n * float_lanes);
     ATHANOR_UNROLL
     for (int m = 0; m < kRows; ++m) {
-      const Float element = Dot::repeat(a + m * a_row);
+      const auto element = Dot::repeat(a + m * a_row);
       ATHANOR_UNROLL
       for (int n = 0; n < kVectors; ++n) sums[m][n] = Dot::add(element, columns[n], sums[m][n]);
     }
@@ -158,8 +159,8 @@ HWY_INLINE void multiply(int64_t rows, int64_t vectors, int64_t depth, const typ
 // ---- Moving tiles -----------------------------------------------------------------------------------------
 
 // to[column][row] = from[row][column] for words; rows and columns are multiples of 4.
-HWY_NOINLINE void transpose(const uint32_t* HWY_RESTRICT from, int64_t from_stride, int64_t rows,
-                            int64_t columns, uint32_t* HWY_RESTRICT to, int64_t to_stride) {
+HWY_NOINLINE inline void transpose(const uint32_t* HWY_RESTRICT from, int64_t from_stride, int64_t rows,
+                                   int64_t columns, uint32_t* HWY_RESTRICT to, int64_t to_stride) {
 #if HWY_TARGET == HWY_SCALAR
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t column = 0; column < columns; ++column)
@@ -222,8 +223,8 @@ struct QueryTokens {
 };
 
 // Scores of invisible pairs of the segment become -infinity.
-HWY_NOINLINE void mask_scores(const Segment& segment, const QueryTokens& queries, const KeyTokens& keys,
-                              float* scores) {
+HWY_NOINLINE inline void mask_scores(const Segment& segment, const QueryTokens& queries,
+                                     const KeyTokens& keys, float* scores) {
   const IntegerTag integers;
   const FloatTag d;
   const int64_t first = segment.first_group * attention_group;
@@ -296,8 +297,8 @@ HWY_INLINE void dropout_words_of(const DropoutStream& stream, Word query_index, 
 
 // Multipliers of the weights: 0 where dropped, 1 / (1 - probability) where kept. Four keys in a row share
 // a block of random words.
-HWY_NOINLINE void find_kept(const Segment& segment, const QueryTokens& queries, const KeyTokens& keys,
-                            const DropoutStream& stream, float* keep) {
+HWY_NOINLINE inline void find_kept(const Segment& segment, const QueryTokens& queries, const KeyTokens& keys,
+                                   const DropoutStream& stream, float* keep) {
   const WordTag d;
   const IntegerTag integers;
   const Word sign = hn::Set(d, 0x80000000u);
@@ -316,39 +317,6 @@ HWY_NOINLINE void find_kept(const Segment& segment, const QueryTokens& queries, 
       const auto dropped = hn::Lt(hn::BitCast(integers, hn::Xor(words[key_index % 4], sign)), threshold);
       const Float factor = hn::IfThenZeroElse(hn::RebindMask(FloatTag(), dropped), splat(stream.scale));
       hn::StoreU(factor, FloatTag(), keep + row * tile_columns + column);
-    }
-  }
-}
-
-// ---- Softmax ----------------------------------------------------------------------------------------------
-
-// Takes the block's scores into the running maximum; leaves what the exponents are shifted by, and the
-// factors of what was summed before. `scale` >= 0.
-HWY_NOINLINE void update_maximum(const Segments& segments, int64_t groups, float scale, const float* scores,
-                                 float* maximum, float* shift, float* rescale) {
-  const FloatTag d;
-  for (int64_t group = 0; group < groups; ++group) {
-    for (int64_t column = group * attention_group; column < (group + 1) * attention_group;
-         column += float_lanes) {
-      Float most = splat(-infinity), other = most;
-      for (const Segment& segment : segments) {
-        if (group < segment.first_group || group >= segment.first_group + segment.groups) continue;
-        const float* score = scores + segment.first_row * tile_columns + column;
-        int64_t row = 0;
-        for (; row + 2 <= segment.rows; row += 2, score += 2 * tile_columns) {
-          most = hn::Max(most, hn::LoadU(d, score));
-          other = hn::Max(other, hn::LoadU(d, score + tile_columns));
-        }
-        if (row < segment.rows) most = hn::Max(most, hn::LoadU(d, score));
-      }
-      most = hn::Mul(hn::Max(most, other), splat(scale));
-      const Float before = hn::LoadU(d, maximum + column);
-      const Float now = hn::Max(before, most);
-      // While no key is visible the shift is 0, so that no exponent is infinity - infinity.
-      const Float shifted = hn::IfThenZeroElse(hn::Eq(now, splat(-infinity)), now);
-      hn::StoreU(now, d, maximum + column);
-      hn::StoreU(shifted, d, shift + column);
-      hn::StoreU(weight_of(hn::Sub(before, shifted)), d, rescale + column);
     }
   }
 }

@@ -1,11 +1,13 @@
 // Speed of attention forward and backward, beside a product of the same machine in the same run.
 //
-//   attention_bench [--sequence N] [--batch N] [--heads N] [--key-heads N] [--size N] [--window N] [--threads
+//   bench_attention [--sequence N] [--batch N] [--heads N] [--key-heads N] [--size N] [--window N] [--threads
 //   N]
 //                   [--type fp32|bf16|fp16] [--dropout P] [--bf16 automatic|convert|dot]
 //
 // Prints the median time of interleaved rounds, GFLOP/s over the visible pairs alone, and GFLOP/s over the
 // blocks that were computed.
+#include "athanor/kernels/cpu/attention.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -19,8 +21,6 @@
 #include <random>
 #include <string>
 #include <vector>
-
-#include "athanor/kernels/cpu/attention.h"
 
 namespace {
 
@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   forward.k = slice(qkv, heads * size);
   forward.v = slice(qkv, (heads + key_heads) * size);
   forward.out = {out.data, dtype, heads * size};
-  forward.logsumexp = logsumexp.data();
+  forward.logsumexp = rows_of(logsumexp.data(), heads);
   AttentionBackward backward;
   backward.shape = forward.shape;
   backward.options = forward.options;
@@ -134,7 +134,7 @@ int main(int argc, char** argv) {
   backward.v = forward.v;
   backward.out = forward.out;
   backward.dout = {dout.data, dtype, heads * size};
-  backward.logsumexp = logsumexp.data();
+  backward.logsumexp = forward.logsumexp;
   backward.dq = slice(dqkv, 0);
   backward.dk = slice(dqkv, heads * size);
   backward.dv = slice(dqkv, (heads + key_heads) * size);

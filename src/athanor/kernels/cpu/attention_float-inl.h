@@ -1,14 +1,12 @@
-// Attention tiles in fp32 arithmetic for every instruction set; 16-bit tensors are converted when packed.
-#include "athanor/kernels/cpu/attention_simd.h"
+// Attention in fp32 arithmetic; 16-bit tensors are converted when packed. Compiled once per target.
+#if defined(ATHANOR_KERNELS_CPU_ATTENTION_FLOAT_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATHANOR_KERNELS_CPU_ATTENTION_FLOAT_INL_H
+#undef ATHANOR_KERNELS_CPU_ATTENTION_FLOAT_INL_H
+#else
+#define ATHANOR_KERNELS_CPU_ATTENTION_FLOAT_INL_H
+#endif
 
-#include "athanor/kernels/cpu/highway_targets.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "athanor/kernels/cpu/attention_simd.cpp"
-#include <hwy/foreach_target.h>
-#include <hwy/highway.h>
-
-#include "athanor/kernels/cpu/attention_tiles-inl.h"
+#include "athanor/kernels/cpu/attention_context-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace athanor::cpu {
@@ -128,61 +126,8 @@ struct FloatArithmetic {
   }
 };
 
-void attention_forward_tile(const AttentionJob& job, int64_t tile, int thread) {
-  forward_tile_of<FloatArithmetic>(job, tile, thread);
-}
-void attention_backward_tile(const AttentionJob& job, int64_t tile, int thread) {
-  backward_tile_of<FloatArithmetic>(job, tile, thread);
-}
-
-// dk, dv of one key block of one (sample, key head): the sum of its chunks, in order.
-void attention_sum_tile(const AttentionJob& job, int64_t tile, int) {
-  const FloatTag d;
-  const AttentionGrid& grid = job.grid;
-  const int64_t padded = grid.padded_size;
-  const int64_t block = tile % grid.key_blocks;
-  const int64_t owner = tile / grid.key_blocks;  // (sample, key head)
-  const int64_t sample = owner / job.shape.key_heads;
-  const int64_t column = owner % job.shape.key_heads * job.shape.head_size;
-  const int64_t sums = job.shape.key_length * padded;
-  const int64_t first = block * attention_block;
-  const int64_t end = HWY_MIN(job.shape.key_length, first + attention_block);
-  HWY_ALIGN float row[256];
-  for (int64_t key = first; key < end; ++key) {
-    for (int64_t which = 0; which < 2; ++which) {
-      const float* from = job.partial_sums + (owner * grid.chunks * 2 + which) * sums + key * padded;
-      for (int64_t i = 0; i < padded; i += float_lanes) {
-        Float sum = hn::LoadU(d, from + i);
-        for (int64_t chunk = 1; chunk < grid.chunks; ++chunk)
-          sum = hn::Add(sum, hn::LoadU(d, from + chunk * 2 * sums + i));
-        hn::StoreU(sum, d, row + i);
-      }
-      const Span to = (which == 0 ? job.dk : job.dv).at(sample * job.shape.key_length + key, column);
-      narrow(row, to.data, to.dtype, job.shape.head_size);
-    }
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace athanor::cpu
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace athanor::cpu {
-
-HWY_EXPORT(attention_forward_tile);
-HWY_EXPORT(attention_backward_tile);
-HWY_EXPORT(attention_sum_tile);
-
-AttentionTile simd_forward_tile() {
-  return &HWY_DYNAMIC_DISPATCH(attention_forward_tile);
-}
-AttentionTile simd_backward_tile() {
-  return &HWY_DYNAMIC_DISPATCH(attention_backward_tile);
-}
-AttentionTile simd_sum_tile() {
-  return &HWY_DYNAMIC_DISPATCH(attention_sum_tile);
-}
-
-}  // namespace athanor::cpu
-#endif  // HWY_ONCE
+#endif  // include guard per target

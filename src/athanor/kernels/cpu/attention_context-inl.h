@@ -1,0 +1,113 @@
+// What a tile of attention knows of its call: sizes, scratch, tokens, visible segments. Compiled once per
+// target, and once more with bf16 dot products; included after foreach_target.h.
+#if defined(ATHANOR_KERNELS_CPU_ATTENTION_CONTEXT_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATHANOR_KERNELS_CPU_ATTENTION_CONTEXT_INL_H
+#undef ATHANOR_KERNELS_CPU_ATTENTION_CONTEXT_INL_H
+#else
+#define ATHANOR_KERNELS_CPU_ATTENTION_CONTEXT_INL_H
+#endif
+
+#include "athanor/kernels/cpu/attention_vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace athanor::cpu {
+namespace HWY_NAMESPACE {
+
+// One panel: up to 64 queries of one head.
+struct Panel {
+  int64_t index;   // within the tile
+  int64_t first;   // query within the sample
+  int64_t count;   // queries
+  int64_t groups;  // of 16 lanes
+  QueryTokens tokens;
+};
+
+// Sizes and scratch of a tile of one call.
+struct TileContext {
+  const AttentionJob* job;
+  AttentionScratch scratch;
+  int64_t size, padded;  // E
+  int64_t sample;
+  const TokenRange *query_groups, *key_groups, *query_blocks, *key_blocks;
+  DropoutStream dropout;
+  bool drops;
+
+  TileContext(const AttentionJob& the_job, AttentionDirection direction, int thread, int64_t the_sample)
+      : job(&the_job), size(the_job.shape.head_size), padded(the_job.grid.padded_size), sample(the_sample) {
+    Carver carver(the_job.scratch + thread * the_job.scratch_bytes);
+    scratch = carve_scratch(carver, the_job.shape, the_job.grid, direction);
+    const AttentionGrid& grid = the_job.grid;
+    query_groups = the_job.ranges.query_groups + sample * grid.query_groups;
+    key_groups = the_job.ranges.key_groups + sample * grid.key_groups;
+    query_blocks = the_job.ranges.query_blocks + sample * grid.query_blocks;
+    key_blocks = the_job.ranges.key_blocks + sample * grid.key_blocks;
+    drops = the_job.options.dropout.probability > 0;
+  }
+
+  void set_head(int64_t head) {
+    if (!drops) return;
+    const AttentionDropout& from = job->options.dropout;
+    dropout.key = head_key(dropout_key(from.seed, from.name_hash, from.step), from.first_head + head);
+    const auto id = static_cast<uint64_t>(from.sample_ids[sample]);
+    dropout.sample_low = static_cast<uint32_t>(id);
+    dropout.sample_high = static_cast<uint32_t>(id >> 32);
+    dropout.threshold = dropout_threshold(from.probability);
+    dropout.scale = static_cast<float>(dropout_scale(from.probability));
+  }
+
+  int64_t keys_of(int64_t block) const {
+    return HWY_MIN(attention_block, job->shape.key_length - block * attention_block);
+  }
+
+  KeyTokens key_tokens(int64_t block) const {
+    const int64_t first = sample * job->shape.key_length + block * attention_block;
+    const AttentionTokens& tokens = job->key_tokens;
+    return {tokens.positions + first, tokens.documents + first, drops ? tokens.indices + first : nullptr};
+  }
+
+  // The panel of query block `block` as number `index` of the tile, its tokens in lanes.
+  Panel make_panel(int64_t index, int64_t block) const {
+    Panel panel;
+    panel.index = index;
+    panel.first = block * attention_block;
+    panel.count = HWY_MIN(attention_block, job->shape.query_length - panel.first);
+    panel.groups = ceil_divide(panel.count, attention_group);
+    const int64_t lanes = index * attention_block;
+    const int64_t token = sample * job->shape.query_length + panel.first;
+    const AttentionTokens& tokens = job->query_tokens;
+    const int64_t window = job->options.window;
+    for (int64_t i = 0; i < panel.groups * attention_group; ++i) {
+      const int64_t from = token + HWY_MIN(i, panel.count - 1);  // unused lanes repeat the last query
+      const int64_t lower = int64_t{tokens.positions[from]} - window + 1;
+      constexpr int64_t least = std::numeric_limits<int32_t>::min();
+      scratch.query_positions[lanes + i] = tokens.positions[from];
+      scratch.query_documents[lanes + i] = tokens.documents[from];
+      scratch.query_lower[lanes + i] = static_cast<int32_t>(window > 0 && lower > least ? lower : least);
+      scratch.query_indices[lanes + i] = drops ? tokens.indices[from] : 0;
+    }
+    panel.tokens = {scratch.query_positions + lanes, scratch.query_documents + lanes,
+                    scratch.query_lower + lanes, scratch.query_indices + lanes};
+    return panel;
+  }
+
+  Segments segments_of(const Panel& panel, int64_t key_block) const {
+    const int64_t query_block = panel.first / attention_block;
+    return find_segments(query_blocks[query_block], query_groups + query_block * attention_groups_per_block,
+                         panel.groups, key_blocks[key_block],
+                         key_groups + key_block * attention_groups_per_block, keys_of(key_block),
+                         job->options.window);
+  }
+};
+
+HWY_INLINE int64_t first_vector(const Segment& segment) {
+  return segment.first_group * vectors_per_group;
+}
+HWY_INLINE int64_t vector_count(const Segment& segment) {
+  return segment.groups * vectors_per_group;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace athanor::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target
