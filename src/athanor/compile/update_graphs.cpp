@@ -88,11 +88,12 @@ Graph clip_graph(int64_t members, const OptimizerOptions& options) {
   Graph graph;
   graph.name = "clip";
   const ValueId norms = scalar(graph, "norms", members), valid = scalar(graph, "valid_tokens");
+  const ValueId loss = scalar(graph, "loss");
   const ValueId norm = scalar(graph, "gradient_norm"), factor = scalar(graph, "clip_factor");
   const ValueId skip = scalar(graph, "skip");
   Attributes attributes;
   attributes.maximum_norm = options.maximum_norm;
-  return single(std::move(graph), OperationKind::clip, {norms, valid}, {norm, factor, skip}, attributes, Part::update);
+  return single(std::move(graph), OperationKind::clip, {norms, valid, loss}, {norm, factor, skip}, attributes, Part::update);
 }
 
 Graph lamb_norms_graph(const BucketTable& table, const OptimizerOptions& options, const PrecisionPolicy& policy) {

@@ -173,7 +173,7 @@ std::vector<OperationRow> make_table() {
   // norms [all members], valid_tokens [1] -> gradient_norm [1], clip_factor [1] = min(1, maximum_norm / norm)
   // (1 when maximum_norm is 0), skip [1] = 1 when the norm is not finite or there is no valid token; all
   // fp64. The commit point: before it nothing persistent is written.
-  add_row(row(clip, "clip", "norms valid_tokens", "gradient_norm clip_factor skip", fields(maximum_norm),
+  add_row(row(clip, "clip", "norms valid_tokens loss", "gradient_norm clip_factor skip", fields(maximum_norm),
               cost_none, check_clip));
   // whole buckets [n], members from the table; working and average are written when present
   add_row(updating(row(adamw, "adamw", "gradient clip_factor skip",

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "athanor/base/labels.h"
@@ -26,6 +27,9 @@ struct StepInputs {
   uint64_t seed = 0;
   double learning_rate = 0;
   double loss_scale = 1;
+  // The update is skipped when the mean loss or the gradient norm is above these.
+  double loss_limit = std::numeric_limits<double>::infinity();
+  double norm_limit = std::numeric_limits<double>::infinity();
   std::vector<HostBatch> micro_batches;
 };
 

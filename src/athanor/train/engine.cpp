@@ -207,9 +207,11 @@ StepResult Engine::result() const {
 }
 
 StepResult Engine::train_step(std::span<const Batch> micro_batches, int64_t step, int64_t optimizer_step,
-                              double learning_rate) {
+                              double learning_rate, const SkipLimits& limits) {
   const auto begin = std::chrono::steady_clock::now();
-  const StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
+  StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
+  inputs.loss_limit = limits.loss;
+  inputs.norm_limit = limits.gradient_norm;
   executor_->run(program_index(ProgramKind::train, static_cast<int32_t>(micro_batches.size())), inputs);
   StepResult step_result = result();
   step_result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

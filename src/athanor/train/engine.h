@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,6 +34,12 @@ struct EngineOptions {
 };
 
 // What one step did.
+// Values above which a step is not to be committed.
+struct SkipLimits {
+  double loss = std::numeric_limits<double>::infinity();
+  double gradient_norm = std::numeric_limits<double>::infinity();
+};
+
 struct StepResult {
   double loss = 0;           // mean over valid tokens; NaN when there is none
   double loss_sum = 0, valid_tokens = 0;
@@ -77,7 +84,7 @@ class Engine {
   // One optimizer step over the micro-batches. `step` counts steps finished before, `optimizer_step` updates
   // made before (skipped steps are none).
   StepResult train_step(std::span<const Batch> micro_batches, int64_t step, int64_t optimizer_step,
-                        double learning_rate);
+                        double learning_rate, const SkipLimits& limits = {});
 
   // Replays the step that train_step skipped, with checks after each operation. Nothing persistent changes.
   std::optional<NonFinite> locate_non_finite(std::span<const Batch> micro_batches, int64_t step,

@@ -27,7 +27,9 @@ void clip(const KernelArguments& a, const KernelContext& context) {
   double sum = 0;
   for (int64_t m = 0; m < norms.shape.elements(); ++m) sum += load(norms, m);
   const double norm = std::sqrt(sum) / context.step->loss_scale, maximum = a.attributes->maximum_norm;
-  const bool skip = !std::isfinite(norm) || !(load(valid_tokens, 0) > 0);
+  const double mean_loss = load(a.inputs[2], 0) / load(valid_tokens, 0);
+  const bool skip = !std::isfinite(norm) || !(load(valid_tokens, 0) > 0) || norm > context.step->norm_limit ||
+                    mean_loss > context.step->loss_limit;
   const double factor = maximum > 0 && norm > maximum ? maximum / norm : 1;
   store(a.outputs[0], 0, norm);
   store(a.outputs[1], 0, skip ? 0 : factor);

@@ -1,0 +1,103 @@
+// Everything a training run can be told, as plain structs. The option table of cli binds its rows to them.
+//
+// Thread safety: values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "athanor/compile/options.h"
+#include "athanor/model/config.h"
+#include "athanor/train/engine.h"
+
+namespace athanor {
+
+enum class ScheduleKind : uint8_t { constant, linear, cosine, warmup_stable_decay };
+
+// The learning rate as a function of consumed samples: `rate` after a linear warm-up, down to `minimum_rate`.
+struct ScheduleOptions {
+  ScheduleKind kind = ScheduleKind::cosine;
+  double rate = 3e-4;
+  double minimum_rate = 0;
+  int64_t warmup_samples = 0;
+  int64_t decay_samples = 0;  // warmup_stable_decay: length of the decay at the end
+};
+
+// Samples of one optimizer step: `batch`, reached from `ramp_from` in equal steps over `ramp_samples`.
+struct BatchSizeOptions {
+  int64_t batch = 0;         // 0: one micro-batch
+  int64_t ramp_from = 0;     // 0: no ramp
+  int64_t ramp_step = 0;     // growth at a time; 0: one micro-batch
+  int64_t ramp_samples = 0;  // consumed samples at which `batch` is reached
+};
+
+struct DataOptions {
+  std::string train;                            // text file (.txt) or token file
+  std::map<std::string, std::string> validation;  // name -> file
+  double validation_fraction = 0;               // tail of the training file that is kept for "validation"
+  std::string separator;                        // line that ends a document of a text file
+  std::string cache = "data/cache";             // where token files made of texts are kept
+  int64_t sequence_length = 256;
+  bool reset_positions = false, mask_documents = false;
+  double max_epochs = 0;                        // 0: any number
+  int64_t prefetch = 4;
+};
+
+enum class SpikePolicy : uint8_t { off, warn, skip, stop };
+
+struct SpikeOptions {
+  SpikePolicy policy = SpikePolicy::warn;
+  double z_score = 6;   // standard deviations above the running mean
+  int64_t window = 200; // steps the mean and deviation look back over
+};
+
+struct ValidationOptions {
+  int64_t every = 0;        // steps; 0: only at the end
+  int64_t samples = 0;      // of each set; 0: all
+  bool use_average = false; // judge the averaged weights, where averaging is on
+};
+
+struct CheckpointingOptions {
+  int64_t every = 0;     // steps; 0: only at the end
+  int64_t keep = 2;
+};
+
+struct SampleOptions {
+  int64_t length = 0;          // tokens written at the end; 0: none
+  std::string prompt = "\n";
+  double temperature = 0.8;
+  int64_t top_k = 0;           // 0: all
+};
+
+struct DumpOptions {
+  std::vector<std::string> names;  // logical names
+  int64_t step = 1;                // the step in which they are written
+};
+
+struct RunOptions {
+  std::string name = "run";
+  std::string folder = "runs";
+  int64_t steps = 100;
+  int64_t micro_batch = 8;
+  uint64_t seed = 1;
+  int threads = 0;
+  KernelSet kernels = KernelSet::cpu;
+  bool resume = false;
+  double wall_time_seconds = 0;  // 0: no limit
+  ModelConfig model;
+  CompileOptions compile;
+  ScheduleOptions schedule;
+  BatchSizeOptions batch;
+  DataOptions data;
+  SpikeOptions spike;
+  ValidationOptions validation;
+  CheckpointingOptions checkpoint;
+  SampleOptions sample;
+  DumpOptions dump;
+
+  std::string run_folder() const { return folder + "/" + name; }
+};
+
+}  // namespace athanor

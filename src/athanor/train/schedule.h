@@ -1,0 +1,30 @@
+// Learning rate and batch size as pure functions of consumed samples: resuming anywhere gives the same values.
+//
+// Called by the training loop and by `athanor show`. Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "athanor/train/options.h"
+
+namespace athanor {
+
+// The rate of the step that starts after `consumed` of `total` samples. Never negative, never above the peak.
+// Linear warm-up from rate / (warm-up steps) upwards; cosine as in Loshchilov and Hutter 2017 without restarts;
+// warmup_stable_decay: constant, then linear over the last decay_samples (Hu et al. 2024).
+double learning_rate(const ScheduleOptions& options, int64_t consumed, int64_t batch, int64_t total);
+
+// Samples of the step that starts after `consumed` samples: a multiple of the micro-batch.
+int64_t batch_size(const BatchSizeOptions& options, int64_t micro_batch, int64_t consumed);
+
+// Refuses batch sizes that micro-batches do not divide, with the arithmetic.
+void validate_batch(const BatchSizeOptions& options, int64_t micro_batch);
+
+// All numbers of micro-batches that batch_size can ask for, ascending.
+std::vector<int32_t> micro_batch_counts(const BatchSizeOptions& options, int64_t micro_batch);
+
+// Consumed samples after `steps` steps from the start.
+int64_t samples_after(const BatchSizeOptions& options, int64_t micro_batch, int64_t steps);
+
+}  // namespace athanor
