@@ -59,13 +59,8 @@ Cost cost_of(const StepProgram& program) {
     Cost cost;
     for (const Operation& operation : block.graph.operations) {
       const Cost one = cost_of(block.graph, operation);
-      double times = 1;
-      if (operation.region >= 0) {  // chunks add up to all rows, whatever the last one's size
-        const Region& region = block.graph.regions[static_cast<size_t>(operation.region)];
-        times = static_cast<double>(region.rows) / static_cast<double>(region.chunk_rows);
-      }
-      cost.flops += times * one.flops;
-      cost.bytes += times * one.bytes;
+      cost.flops += one.flops;
+      cost.bytes += one.bytes;
     }
     by_template.push_back(cost);
   }

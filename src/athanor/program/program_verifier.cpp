@@ -1,0 +1,360 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "athanor/program/program.h"
+#include "athanor/program/template_check.h"
+
+namespace athanor {
+
+namespace {
+
+constexpr size_t streams = stream_kind_count;
+
+// By stream: the last call on it that is known to have ended. -1: none.
+using Clock = std::array<int32_t, streams>;
+constexpr Clock no_call = {-1, -1};
+
+Clock joined(Clock a, const Clock& b) {
+  for (size_t s = 0; s < streams; ++s) a[s] = std::max(a[s], b[s]);
+  return a;
+}
+
+// Which calls used some bytes last, by stream.
+struct Use {
+  Clock written = no_call, read = no_call;
+  friend bool operator==(const Use&, const Use&) = default;
+};
+
+std::string fill_layer(std::string text, int32_t layer) {
+  constexpr std::string_view mark = "{layer}";
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark)) {
+    text.replace(at, mark.size(), fmt::format("{}", layer));
+  }
+  return text;
+}
+
+// Whether the step begins with these bytes in order: weights and optimizer state.
+bool is_state(BufferClass buffer_class) {
+  return is_persistent(buffer_class) && buffer_class != BufferClass::gradients &&
+         buffer_class != BufferClass::scalars;
+}
+
+class ProgramVerifier {
+ public:
+  explicit ProgramVerifier(const StepProgram& program)
+      : program_(program), written_(program.buffers.size()), done_(program.calls.size(), no_call) {}
+
+  void run() {
+    for (const Template& block : program_.templates) accesses_.push_back(check_template(block));
+    check_buffers();
+    check_lives();
+    for (call_ = 0; call_ < static_cast<int32_t>(program_.calls.size()); ++call_) run_call();
+    call_ = -1;
+    check_contributions();
+  }
+
+ private:
+  const Call& call() const { return program_.calls[static_cast<size_t>(call_)]; }
+  const Template& block() const { return program_.templates[static_cast<size_t>(call().template_id)]; }
+  const Buffer& buffer_of(const Access& access) const {
+    return program_.buffers[static_cast<size_t>(call().buffers[static_cast<size_t>(access.base)])];
+  }
+
+  [[noreturn]] void fail(const std::string& problem, int32_t operation = -1) const {
+    std::string where = fmt::format("program {}", name_of(program_.kind));
+    if (call_ >= 0) {
+      where += fmt::format(", call {}", call_);
+      const auto id = static_cast<size_t>(call().template_id);
+      if (id < program_.templates.size()) {
+        where += fmt::format(" ({}", block().name);
+        if (call().layer >= 0) where += fmt::format(", layer {}", call().layer);
+        if (call().micro_batch >= 0) where += fmt::format(", micro-batch {}", call().micro_batch);
+        where += ")";
+      }
+    }
+    if (operation >= 0) {
+      where += fmt::format(", operation {} ({})", operation,
+                           name_of(block().graph.operations[static_cast<size_t>(operation)].kind));
+    }
+    throw_program_fault(where, problem);
+  }
+
+  std::string describe(const Access& access) const {
+    if (access.value == no_value) return "workspace";
+    return fmt::format("value %{} ({})", access.value,
+                       fill_layer(block().graph.value(access.value).name, call().layer));
+  }
+
+  // ---- the memory plan
+
+  void check_buffers() const {
+    bool transient = false;
+    IntervalMap<const Buffer*> persistent;
+    for (const Buffer& buffer : program_.buffers) {
+      if (buffer.bytes < 0 || buffer.offset < 0 || buffer.offset % 64 != 0) {
+        fail(fmt::format("buffer {} has {} bytes at {}", buffer.name, buffer.bytes, buffer.offset));
+      }
+      if (!is_persistent(buffer.buffer_class)) {
+        transient = true;
+        if (buffer.offset + buffer.bytes > program_.transient_bytes) {
+          fail(fmt::format("buffer {} ends at {} in an arena of {}", buffer.name,
+                           buffer.offset + buffer.bytes, program_.transient_bytes));
+        }
+        continue;
+      }
+      if (transient) fail(fmt::format("persistent buffer {} stands behind a transient one", buffer.name));
+      const ByteRange range{buffer.offset, buffer.offset + buffer.bytes};
+      persistent.visit(range, [&](ByteRange, const Buffer* const* other) {
+        if (other != nullptr) fail(fmt::format("buffers {} and {} share bytes", (*other)->name, buffer.name));
+      });
+      persistent.assign(range, &buffer);
+    }
+  }
+
+  // Sweeps over the calls: what begins to live must find its bytes free.
+  void check_lives() const {
+    const auto calls = static_cast<int32_t>(program_.calls.size());
+    std::vector<std::vector<const Buffer*>> begins(program_.calls.size()), ends(program_.calls.size());
+    for (const Buffer& buffer : program_.buffers) {
+      if (is_persistent(buffer.buffer_class) || buffer.bytes == 0) continue;
+      if (buffer.first_call < 0 || buffer.first_call > buffer.last_call || buffer.last_call >= calls) {
+        fail(fmt::format("buffer {} lives in calls {} to {} of {}", buffer.name, buffer.first_call,
+                         buffer.last_call, calls));
+      }
+      begins[static_cast<size_t>(buffer.first_call)].push_back(&buffer);
+      ends[static_cast<size_t>(buffer.last_call)].push_back(&buffer);
+    }
+    std::map<int64_t, const Buffer*> live;  // by offset
+    const auto check_neighbours = [&](const Buffer& before, const Buffer& after) {
+      if (before.offset + before.bytes <= after.offset) return;
+      fail(fmt::format("buffers {} and {} share bytes while both are live", before.name, after.name));
+    };
+    for (size_t c = 0; c < begins.size(); ++c) {
+      for (const Buffer* buffer : begins[c]) {
+        const auto [at, fresh] = live.emplace(buffer->offset, buffer);
+        if (!fresh) check_neighbours(*at->second, *buffer);
+        if (at != live.begin()) check_neighbours(*std::prev(at)->second, *buffer);
+        if (std::next(at) != live.end()) check_neighbours(*buffer, *std::next(at)->second);
+      }
+      for (const Buffer* buffer : ends[c]) live.erase(buffer->offset);
+    }
+  }
+
+  // ---- calls
+
+  void run_call() {
+    check_binding();
+    start_streams();
+    for (const Access& access : accesses_[static_cast<size_t>(call().template_id)]) {
+      const auto base = static_cast<size_t>(access.base);
+      const auto id = static_cast<size_t>(call().buffers[base]);
+      for (const ByteRange range : access.ranges) {
+        const ByteRange bytes{range.begin + call().base_offsets[base], range.end + call().base_offsets[base]};
+        if (access.kind == AccessKind::read) read(access, written_[id], bytes);
+        if (access.kind == AccessKind::accumulate) accumulate(access, written_[id], bytes);
+        if (access.kind == AccessKind::write) write(access, written_[id], bytes);
+      }
+      order(access);
+    }
+    end_streams();
+  }
+
+  void check_binding() const {
+    if (call().template_id < 0 || call().template_id >= static_cast<TemplateId>(program_.templates.size())) {
+      fail(fmt::format("there is no template {}", call().template_id));
+    }
+    const size_t bases = block().bases.size();
+    if (call().buffers.size() != bases || call().base_offsets.size() != bases) {
+      fail(fmt::format("{} buffers and {} offsets for {} bases", call().buffers.size(),
+                       call().base_offsets.size(), bases));
+    }
+    for (size_t i = 0; i < bases; ++i) {
+      const Base& base = block().bases[i];
+      const BufferId id = call().buffers[i];
+      if (id < 0 || id >= static_cast<BufferId>(program_.buffers.size())) {
+        fail(fmt::format("base {} is bound to buffer {} of {}", base.name, id, program_.buffers.size()));
+      }
+      const Buffer& buffer = program_.buffers[static_cast<size_t>(id)];
+      const int64_t offset = call().base_offsets[i];
+      if (offset < 0 || offset + base.bytes > buffer.bytes) {
+        fail(fmt::format("base {} has bytes [{}, {}) of buffer {}, which has {}", base.name, offset,
+                         offset + base.bytes, buffer.name, buffer.bytes));
+      }
+      if (is_persistent(base.buffer_class) != is_persistent(buffer.buffer_class)) {
+        fail(fmt::format("base {} ({}) is bound to buffer {} ({})", base.name, name_of(base.buffer_class),
+                         buffer.name, name_of(buffer.buffer_class)));
+      }
+      if (!is_persistent(buffer.buffer_class) && (call_ < buffer.first_call || call_ > buffer.last_call)) {
+        fail(fmt::format("buffer {} lives in calls {} to {} only", buffer.name, buffer.first_call,
+                         buffer.last_call));
+      }
+    }
+    const auto& operations = block().graph.operations;
+    if (call().accumulate.size() != operations.size()) {
+      fail(fmt::format("{} accumulate flags for {} operations", call().accumulate.size(), operations.size()));
+    }
+    for (size_t i = 0; i < operations.size(); ++i) {
+      if (call().accumulate[i] && !row_of(operations[i].kind).accumulates) {
+        fail("it cannot accumulate", static_cast<int32_t>(i));
+      }
+    }
+  }
+
+  void read(const Access& access, const IntervalMap<bool>& written, ByteRange bytes) const {
+    const Buffer& buffer = buffer_of(access);
+    if (is_state(buffer.buffer_class)) return;
+    written.visit(bytes, [&](ByteRange piece, const bool* found) {
+      if (found != nullptr) return;
+      if (const auto member = bucket_member(access, piece)) {
+        if (member->empty()) return;  // padding between members
+        fail(fmt::format("the gradient of {} is never written", *member), access.operation);
+      }
+      fail(fmt::format("{} reads bytes [{}, {}) of buffer {}, which nothing has written in this step",
+                       describe(access), piece.begin, piece.end, buffer.name),
+           access.operation);
+    });
+  }
+
+  // When a whole gradient bucket is read: the first member of its table that lies in the bytes, or "" when
+  // none does. Nothing when something else is read.
+  std::optional<std::string> bucket_member(const Access& access, ByteRange bytes) const {
+    const Graph& graph = block().graph;
+    if (access.value == no_value || graph.value(access.value).role != Role::bucket_gradient)
+      return std::nullopt;
+    const Operation& operation = graph.operations[static_cast<size_t>(access.operation)];
+    const auto table = static_cast<size_t>(operation.attributes.table);
+    if (operation.attributes.table < 0 || table >= graph.tables.size()) return std::nullopt;
+    const Value& value = graph.value(access.value);
+    const auto base = static_cast<size_t>(access.base);
+    const int64_t start = call().base_offsets[base] + block().slots[static_cast<size_t>(access.value)].offset;
+    const auto element = static_cast<int64_t>(size_of(value.dtype));
+    for (const BucketMember& member : graph.tables[table].members) {
+      const int64_t begin = start + member.offset * element, end = begin + member.length() * element;
+      if (begin < bytes.end && bytes.begin < end) return fill_layer(member.name, call().layer);
+    }
+    return "";
+  }
+
+  // The first contribution of the step overwrites, every other one adds.
+  void accumulate(const Access& access, IntervalMap<bool>& written, ByteRange bytes) {
+    const bool adds = call().accumulate[static_cast<size_t>(access.operation)];
+    written.visit(bytes, [&](ByteRange piece, const bool* found) {
+      if ((found != nullptr) == adds) return;
+      fail(fmt::format("{} {} bytes [{}, {}) of buffer {}, which {}", describe(access),
+                       adds ? "adds to" : "overwrites", piece.begin, piece.end, buffer_of(access).name,
+                       adds ? "nothing has written in this step" : "hold another contribution"),
+           access.operation);
+    });
+    written.assign(bytes, true);
+    if (call().micro_batch < 0 || !is_persistent(buffer_of(access).buffer_class)) return;
+    const BufferId buffer = call().buffers[static_cast<size_t>(access.base)];
+    auto& counts = contributions_[{buffer, bytes.begin, bytes.end}];
+    counts.resize(static_cast<size_t>(program_.micro_batches), 0);
+    if (call().micro_batch >= program_.micro_batches)
+      fail(fmt::format("there are {} micro-batches", program_.micro_batches));
+    ++counts[static_cast<size_t>(call().micro_batch)];
+  }
+
+  void write(const Access& access, IntervalMap<bool>& written, ByteRange bytes) const {
+    const Buffer& buffer = buffer_of(access);
+    if (buffer.buffer_class == BufferClass::gradients) {
+      written.visit(bytes, [&](ByteRange piece, const bool* found) {
+        if (found == nullptr) return;
+        fail(fmt::format("{} overwrites gradients in bytes [{}, {}) of buffer {}", describe(access),
+                         piece.begin, piece.end, buffer.name),
+             access.operation);
+      });
+    }
+    written.assign(bytes, true);
+  }
+
+  // Every micro-batch contributes to each gradient as often as the others.
+  void check_contributions() const {
+    for (const auto& [place, counts] : contributions_) {
+      for (size_t m = 1; m < counts.size(); ++m) {
+        if (counts[m] == counts[0]) continue;
+        fail(fmt::format("bytes [{}, {}) of buffer {} get {} contributions from micro-batch 0 and {} from {}",
+                         place.begin, place.end, program_.buffers[static_cast<size_t>(place.buffer)].name,
+                         counts[0], counts[m], m));
+      }
+    }
+  }
+
+  // ---- order between streams
+
+  void start_streams() {
+    Clock waited = no_call;
+    for (const int32_t wait : call().waits) {
+      if (wait < 0 || wait >= call_) fail(fmt::format("it waits for call {}", wait));
+      waited = joined(waited, done_[static_cast<size_t>(wait)]);
+    }
+    for (size_t s = 0; s < streams; ++s) known_[s] = joined(on_stream_[s], waited);
+    waited_ = waited;
+  }
+
+  // Different streams may meet in the same bytes only if one call is known to have ended before the other
+  // starts. Whole hulls of what an access covers are compared, in the arena, so that reuse of bytes is
+  // ordered too.
+  void order(const Access& access) {
+    if (access.ranges.empty()) return;
+    const Buffer& buffer = buffer_of(access);
+    const int64_t start = buffer.offset + call().base_offsets[static_cast<size_t>(access.base)];
+    const ByteRange bytes{start + access.ranges.front().begin, start + access.ranges.back().end};
+    const auto mine = static_cast<size_t>(access.stream);
+    const bool writes = access.kind != AccessKind::read;
+    auto& arena = is_persistent(buffer.buffer_class) ? persistent_uses_ : transient_uses_;
+    arena.update(bytes, Use{}, [&](Use& use) {
+      for (size_t other = 0; other < streams; ++other) {
+        if (other == mine) continue;
+        const int32_t needed = writes ? std::max(use.written[other], use.read[other]) : use.written[other];
+        if (needed == call_ || needed <= known_[mine][other])
+          continue;  // within a call: the template's check
+        fail(fmt::format("{} on stream {} uses bytes of buffer {} that call {} uses on stream {}, without "
+                         "waiting for it",
+                         describe(access), name_of(access.stream), buffer.name, needed,
+                         name_of(static_cast<StreamKind>(other))),
+             access.operation);
+      }
+      (writes ? use.written : use.read)[mine] = call_;
+    });
+  }
+
+  void end_streams() {
+    Clock& done = done_[static_cast<size_t>(call_)];
+    done = waited_;
+    for (const Instruction& instruction : block().instructions) {
+      const auto s = static_cast<size_t>(instruction.stream);
+      on_stream_[s] = known_[s];
+      on_stream_[s][s] = call_;
+      done = joined(done, on_stream_[s]);
+    }
+  }
+
+  struct Place {
+    BufferId buffer;
+    int64_t begin, end;
+    friend auto operator<=>(const Place&, const Place&) = default;
+  };
+
+  const StepProgram& program_;
+  std::vector<std::vector<Access>> accesses_;            // by template
+  std::vector<IntervalMap<bool>> written_;               // by buffer: written in this step
+  std::map<Place, std::vector<int32_t>> contributions_;  // by micro-batch
+  IntervalMap<Use> persistent_uses_, transient_uses_;
+  std::array<Clock, streams> on_stream_{no_call, no_call};  // what is known where a stream stands
+  std::array<Clock, streams> known_{no_call, no_call};      // the same where the present call starts
+  Clock waited_ = no_call;
+  std::vector<Clock> done_;  // by call: what is known when it has ended
+  int32_t call_ = -1;
+};
+
+}  // namespace
+
+void verify(const StepProgram& program) {
+  ProgramVerifier(program).run();
+}
+
+}  // namespace athanor
