@@ -1,0 +1,63 @@
+// Matrix products over activations of M tokens and a weight [N,K], on the CPU, in the three forms of
+// training:
+//   forward          y [M,N]  = x [M,K] weight^T + bias, activated = gelu(y)
+//   input_gradient   dx [M,K] = dy [M,N] weight + addend
+//   weight_gradient  dweight [N,K] (+)= dy^T x
+//
+// Called by the kernel table's adapters. Types: fp32, bf16, fp16, each operand its own; products and sums in
+// fp32, one rounding at the end. The grid of tiles depends on the shape only and the summed dim is never cut
+// between threads, so bits do not depend on the team. Nothing allocates when a product runs.
+// Thread safety: a plan is constant; one run at a time per workspace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "athanor/device/thread_team.h"
+#include "athanor/kernels/cpu/matmul_grid.h"
+#include "athanor/kernels/cpu/rows.h"
+
+namespace athanor::cpu {
+
+enum class ProductForm : uint8_t { forward, input_gradient, weight_gradient };
+
+struct ProductShape {
+  ProductForm form = ProductForm::forward;
+  int64_t tokens = 0, outputs = 0, inputs = 0;  // M, N, K
+  DType left = DType::fp32, right = DType::fp32, result = DType::fp32;
+
+  int64_t rows() const { return form == ProductForm::weight_gradient ? outputs : tokens; }
+  int64_t columns() const { return form == ProductForm::forward ? outputs : inputs; }
+  int64_t depth() const {
+    return form == ProductForm::forward ? inputs : form == ProductForm::input_gradient ? outputs : tokens;
+  }
+};
+
+// Of the types that the shape says. Absent: bias, addend, activated.
+struct ProductOperands {
+  ConstRows left;   // x, dy, dy
+  ConstRows right;  // weight, weight, x
+  ConstSpan bias{nullptr, DType::fp32};
+  ConstRows addend;
+  Rows result;  // y, dx, dweight; may be the same memory as `addend`
+  Rows activated;
+  bool accumulate = false;  // add to the result
+};
+
+class ProductPlan {
+ public:
+  ProductPlan(const ProductShape& shape, int threads);
+
+  int64_t workspace_bytes() const { return threads_ * thread_bytes_; }
+  // `workspace`: workspace_bytes(), 64-byte aligned. The team has at most `threads` threads.
+  void run(ThreadTeam& team, const ProductOperands& operands, std::span<std::byte> workspace) const;
+
+ private:
+  ProductShape shape_;
+  TileGrid grid_;
+  int threads_;
+  int64_t scratch_bytes_, thread_bytes_;
+};
+
+}  // namespace athanor::cpu

@@ -1,0 +1,112 @@
+// Entries of the kernel table for matrix products and bias gradients.
+//
+// Mixtures of types: every operand may be fp32, bf16 or fp16; dbias is fp32.
+#include "athanor/base/error.h"
+#include "athanor/kernels/cpu/column_sum.h"
+#include "athanor/kernels/cpu/cpu_kernels.h"
+#include "athanor/kernels/cpu/matmul.h"
+
+namespace athanor {
+namespace {
+
+using Types = std::span<const OperandType>;
+using cpu::ConstRows;
+using cpu::ProductForm;
+using cpu::ProductOperands;
+using cpu::ProductPlan;
+using cpu::ProductShape;
+using cpu::Rows;
+
+// Rows along the last dim. A token of a strided tensor is one row.
+int64_t row_stride(const TensorView& view) {
+  const int64_t length = view.shape.rank() == 0 ? 1 : view.shape[-1];
+  if (view.shape.rank() < 3 || view.compact()) return length;
+  ATHANOR_ASSERT(view.shape.elements_per_token() == length, "strided tokens of several rows");
+  return view.token_stride;
+}
+ConstRows input_rows(const TensorView& view) {
+  if (!view.present()) return {};
+  return {view.data, view.dtype, row_stride(view)};
+}
+Rows output_rows(const TensorView& view) {
+  if (!view.present()) return {};
+  return {view.data, view.dtype, row_stride(view)};
+}
+
+template <ProductForm form>
+ProductShape shape_of(const Shape& left, DType left_type, const Shape& right, DType right_type,
+                      DType result_type) {
+  ProductShape shape{form, left.rows(), 0, 0, left_type, right_type, result_type};
+  if (form == ProductForm::forward) {
+    shape.outputs = right[0];
+    shape.inputs = right[1];
+  } else {
+    shape.outputs = left[-1];
+    shape.inputs = right[-1];
+  }
+  return shape;
+}
+
+template <ProductForm form>
+std::shared_ptr<const void> prepare(const KernelArguments& arguments, int threads) {
+  const TensorView &left = arguments.inputs[0], &right = arguments.inputs[1];
+  return std::make_shared<ProductPlan>(
+      shape_of<form>(left.shape, left.dtype, right.shape, right.dtype, arguments.outputs[0].dtype), threads);
+}
+
+template <ProductForm form>
+int64_t workspace_bytes(const Attributes&, Types inputs, Types outputs, int threads) {
+  return ProductPlan(shape_of<form>(inputs[0].shape, inputs[0].dtype, inputs[1].shape, inputs[1].dtype,
+                                    outputs[0].dtype),
+                     threads)
+      .workspace_bytes();
+}
+
+template <ProductForm form>
+void run(const KernelArguments& arguments, const KernelContext& context) {
+  ProductOperands operands;
+  operands.left = input_rows(arguments.inputs[0]);
+  operands.right = input_rows(arguments.inputs[1]);
+  operands.result = output_rows(arguments.outputs[0]);
+  if (form == ProductForm::forward) {
+    operands.bias = {arguments.inputs[2].data, arguments.inputs[2].dtype};
+    operands.activated = output_rows(arguments.outputs[1]);
+  } else if (form == ProductForm::input_gradient) {
+    operands.addend = input_rows(arguments.inputs[2]);
+  } else {
+    operands.accumulate = arguments.accumulate;
+  }
+  static_cast<const ProductPlan*>(arguments.prepared)->run(*context.team, operands, arguments.workspace);
+}
+
+void run_bias_gradient(const KernelArguments& arguments, const KernelContext& context) {
+  const TensorView &dy = arguments.inputs[0], &dbias = arguments.outputs[0];
+  ATHANOR_ASSERT(dbias.dtype == DType::fp32, "a bias gradient of type {}", name_of(dbias.dtype));
+  cpu::column_sum(*context.team, dy.shape.rows(), dy.shape[-1], input_rows(dy), dbias.as<float>(),
+                  arguments.accumulate, arguments.workspace.data());
+}
+
+int64_t bias_gradient_workspace_bytes(const Attributes&, Types inputs, Types, int) {
+  return cpu::column_sum_workspace_bytes(inputs[0].shape.rows(), inputs[0].shape[-1]);
+}
+
+template <ProductForm form>
+void add(KernelTable& table, OperationKind kind) {
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
+    table.set(kind, dtype,
+              {.run = run<form>, .prepare = prepare<form>, .workspace_bytes = workspace_bytes<form>});
+}
+
+}  // namespace
+
+void add_cpu_matmul_kernels(KernelTable& table) {
+  add<ProductForm::forward>(table, OperationKind::matmul);
+  add<ProductForm::input_gradient>(table, OperationKind::matmul_input_gradient);
+  add<ProductForm::weight_gradient>(table, OperationKind::matmul_weight_gradient);
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
+    table.set(
+        OperationKind::bias_gradient, dtype,
+        {.run = run_bias_gradient, .prepare = nullptr, .workspace_bytes = bias_gradient_workspace_bytes});
+}
+
+}  // namespace athanor
