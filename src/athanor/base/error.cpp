@@ -7,10 +7,14 @@ namespace athanor {
 
 std::string_view name_of(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::user: return "user error";
-    case ErrorKind::retry_step: return "retry step";
-    case ErrorKind::restart_worker: return "restart worker";
-    case ErrorKind::stop_job: return "stop job";
+    case ErrorKind::user:
+      return "user error";
+    case ErrorKind::retry_step:
+      return "retry step";
+    case ErrorKind::restart_worker:
+      return "restart worker";
+    case ErrorKind::stop_job:
+      return "stop job";
   }
   return "unknown";
 }

@@ -44,13 +44,14 @@ class Error : public std::exception {
 [[noreturn]] void throw_user_error(std::string message, std::string hint = {});
 
 // Ends the process with file, line and message: for broken invariants (bugs), in every build.
-[[noreturn]] void assertion_failed(const char* expression, const char* file, int line, const std::string& detail);
+[[noreturn]] void assertion_failed(const char* expression, const char* file, int line,
+                                   const std::string& detail);
 
 }  // namespace athanor
 
 // ATHANOR_ASSERT(condition) or ATHANOR_ASSERT(condition, "format {}", value).
-#define ATHANOR_ASSERT(condition, ...)                                                       \
-  do {                                                                                       \
-    if (!(condition)) [[unlikely]]                                                           \
+#define ATHANOR_ASSERT(condition, ...)                                                            \
+  do {                                                                                            \
+    if (!(condition)) [[unlikely]]                                                                \
       ::athanor::assertion_failed(#condition, __FILE__, __LINE__, ::fmt::format("" __VA_ARGS__)); \
   } while (false)
