@@ -44,7 +44,7 @@ TEST(Graph, RolesHaveNames) {
 TEST(GraphText, IsReadable) {
   EXPECT_EQ(to_text(make_example_graph()), R"(graph example {
   table 0 block {
-    block.{layer}.up.weight: matrix [8,8] at 0 weight_decay=0.1
+    block.{layer}.up.weight: matrix [8,8] at 0 weight_decay=0.1 initial_deviation=0.02
     block.{layer}.up.bias: bias [8] at 64
     head.weight: matrix [11,8] at 72 learning_rate_factor=0.5
   }

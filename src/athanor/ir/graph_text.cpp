@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -13,6 +14,30 @@ namespace {
 
 constexpr std::array<std::string_view, 4> part_names = {"forward", "input_gradient", "weight_gradient",
                                                         "update"};
+
+// Fields of a bucket member that print when they differ from their default.
+struct MemberField {
+  std::string_view name;
+  double BucketMember::* member;
+};
+constexpr MemberField member_fields[] = {
+    {"weight_decay", &BucketMember::weight_decay},
+    {"learning_rate_factor", &BucketMember::learning_rate_factor},
+    {"initial_mean", &BucketMember::initial_mean},
+    {"initial_deviation", &BucketMember::initial_deviation},
+};
+
+// A new field of these types must be printed and parsed here: these lines then stop compiling.
+[[maybe_unused]] void count_fields(const Graph& graph, const Value& value, const Operation& operation,
+                                   const Region& region, const BucketTable& table,
+                                   const BucketMember& member) {
+  [[maybe_unused]] const auto& [g1, g2, g3, g4, g5, g6, g7] = graph;
+  [[maybe_unused]] const auto& [v1, v2, v3, v4, v5] = value;
+  [[maybe_unused]] const auto& [o1, o2, o3, o4, o5, o6] = operation;
+  [[maybe_unused]] const auto& [r1, r2, r3] = region;
+  [[maybe_unused]] const auto& [t1, t2] = table;
+  [[maybe_unused]] const auto& [m1, m2, m3, m4, m5, m6, m7, m8] = member;
+}
 
 // ---- printing
 
@@ -67,9 +92,9 @@ class Printer {
     for (const BucketMember& member : table.members) {
       std::string text = fmt::format("{}: {} {} at {}", quoted_if_needed(member.name), name_of(member.role),
                                      to_text(member.shape), member.offset);
-      if (member.weight_decay != 0) text += fmt::format(" weight_decay={}", member.weight_decay);
-      if (member.learning_rate_factor != 1) {
-        text += fmt::format(" learning_rate_factor={}", member.learning_rate_factor);
+      for (const MemberField& field : member_fields) {
+        if (member.*field.member == BucketMember{}.*field.member) continue;
+        text += fmt::format(" {}={}", field.name, member.*field.member);
       }
       line(2, text);
     }
@@ -222,13 +247,12 @@ class Parser {
     while (!scanner_.at_end()) {
       const std::string_view field = scanner_.word();
       scanner_.expect("=");
-      if (field == "weight_decay") {
-        member.weight_decay = scanner_.number();
-      } else if (field == "learning_rate_factor") {
-        member.learning_rate_factor = scanner_.number();
-      } else {
+      const auto* const known = std::find_if(std::begin(member_fields), std::end(member_fields),
+                                             [&](const MemberField& row) { return row.name == field; });
+      if (known == std::end(member_fields)) {
         scanner_.fail(fmt::format("'{}' is not a field of a bucket member", field));
       }
+      member.*known->member = scanner_.number();
     }
     return member;
   }

@@ -38,7 +38,10 @@ inline Graph make_example_graph() {
   GraphBuilder b("example");
   b.graph.tables.push_back(
       {.name = "block",
-       .members = {{.name = "block.{layer}.up.weight", .shape = {8, 8}, .weight_decay = 0.1},
+       .members = {{.name = "block.{layer}.up.weight",
+                    .shape = {8, 8},
+                    .weight_decay = 0.1,
+                    .initial_deviation = 0.02},
                    {.name = "block.{layer}.up.bias", .shape = {8}, .role = ParameterRole::bias, .offset = 64},
                    {.name = "head.weight", .shape = {11, 8}, .offset = 72, .learning_rate_factor = 0.5}}});
   b.graph.regions.push_back({.name = "logits", .rows = 8, .chunk_rows = 3});
@@ -144,7 +147,9 @@ inline Graph make_random_graph(std::mt19937_64& random) {
                                .role = static_cast<ParameterRole>(below(4)),
                                .offset = below(1000),
                                .weight_decay = coin() ? 0 : real(),
-                               .learning_rate_factor = coin() ? 1 : real()});
+                               .learning_rate_factor = coin() ? 1 : real(),
+                               .initial_mean = coin() ? 0 : real(),
+                               .initial_deviation = coin() ? 0 : real()});
     }
     graph.tables.push_back(table);
   }

@@ -199,8 +199,12 @@ class CallsPrinter {
     if (copies) line += "  on copy";
     if (!run.waits.empty()) {
       line += "  waits for";
-      for (const int32_t wait : run.waits) line += fmt::format(" {}", run.first_call + wait);
+      for (const int32_t wait : run.waits) {
+        const int32_t first = run.first_call + wait;
+        line += " " + range_text(first, first + calls - 1);
+      }
     }
+    line.erase(line.find_last_not_of(' ') + 1);
     text_ += line + "\n";
   }
 
