@@ -76,9 +76,17 @@ struct DumpOptions {
   int64_t step = 1;                // the step in which they are written
 };
 
+// What happens when the run folder already holds a run.
+enum class ExistingRun : uint8_t {
+  number,  // take the first free of NAME-2, NAME-3, ...
+  resume,  // go on with it
+  refuse,
+};
+
 struct RunOptions {
   std::string name = "run";
   std::string folder = "runs";
+  ExistingRun existing = ExistingRun::number;
   int64_t steps = 100;
   int64_t micro_batch = 8;
   uint64_t seed = 1;
@@ -86,6 +94,7 @@ struct RunOptions {
   KernelSet kernels = KernelSet::cpu;
   bool resume = false;
   double wall_time_seconds = 0;  // 0: no limit
+  std::string model_base;        // name of the model file that `model` began from; for display
   ModelConfig model;
   CompileOptions compile;
   ScheduleOptions schedule;

@@ -1,0 +1,41 @@
+// What a checkpoint keeps of a run besides tensors, and the two ways between a run and its checkpoints.
+//
+// Called by the training loop. Thread safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "athanor/checkpoint/checkpoint.h"
+#include "athanor/data/data_position.h"
+#include "athanor/train/engine.h"
+
+namespace athanor {
+
+struct RunProgress {
+  int64_t step = 0;            // steps finished, skipped ones too
+  int64_t optimizer_step = 0;  // updates made
+  int64_t consumed_samples = 0, consumed_tokens = 0;
+  friend bool operator==(const RunProgress&, const RunProgress&) = default;
+};
+
+std::string to_text(const RunProgress& progress);
+RunProgress parse_run_progress(const std::string& text);  // user error for a text to_text did not write
+
+struct SavedRun {
+  RunProgress progress;
+  DataPosition position;
+  std::string configuration;  // resolved TOML
+  std::string spikes;         // SpikeDetector::to_text
+};
+
+// Saves every tensor of the engine's state and the rest in one file; all values are those of the call.
+SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& run);
+
+// Loads the tensors (strictly: any difference of names, shapes, types is a user error that lists them, before
+// anything is changed), makes the working copies, and returns the rest.
+SavedRun load_run(const Checkpoint& checkpoint, Engine& engine);
+// Only the rest, to compare configurations before an engine exists.
+SavedRun read_run(const Checkpoint& checkpoint);
+
+}  // namespace athanor

@@ -1,0 +1,344 @@
+#include "athanor/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "athanor/base/clock.h"
+#include "athanor/base/error.h"
+#include "athanor/data/byte_vocabulary.h"
+#include "athanor/data/loader.h"
+#include "athanor/model/model.h"
+#include "athanor/observe/format.h"
+#include "athanor/observe/json_lines.h"
+#include "athanor/observe/loss_curve.h"
+#include "athanor/observe/tensorboard.h"
+#include "athanor/observe/terminal_chart.h"
+#include "athanor/train/data_sets.h"
+#include "athanor/train/dump.h"
+#include "athanor/train/generate.h"
+#include "athanor/train/interrupt.h"
+#include "athanor/train/peak.h"
+#include "athanor/train/report_tables.h"
+#include "athanor/train/run_state.h"
+#include "athanor/train/schedule.h"
+#include "athanor/train/spike.h"
+
+namespace athanor {
+
+namespace {
+
+EngineOptions engine_options(const RunOptions& options, bool validates) {
+  EngineOptions engine;
+  engine.model = options.model;
+  engine.compile = options.compile;
+  engine.kernels = options.kernels;
+  engine.threads = options.threads;
+  engine.seed = options.seed;
+  engine.micro_batch = options.micro_batch;
+  engine.sequence_length = options.data.sequence_length;
+  engine.micro_batch_counts = micro_batch_counts(options.batch, options.micro_batch);
+  engine.validation_micro_batch = validates ? options.micro_batch : 0;
+  engine.predict = options.sample.length > 0;
+  return engine;
+}
+
+bool has_validation(const RunOptions& options) {
+  return options.data.validation_fraction > 0 || !options.data.validation.empty();
+}
+
+class Run {
+ public:
+  Run(const RunOptions& options, const TrainContext& context)
+      : options_(options),
+        context_(context),
+        total_samples_(samples_after(options.batch, options.micro_batch, options.steps)),
+        data_(open_data_sets(context.files, options, total_samples_)),
+        engine_(engine_options(options, has_validation(options))),
+        spikes_(options.spike),
+        checkpoints_(context.files, options.run_folder() + "/checkpoints", {options.checkpoint.keep}) {
+    validate_dump_names(engine_.programs(), options.dump.names);
+  }
+
+  TrainOutcome go() {
+    describe();
+    engine_.allocate();
+    open_folder();
+    restore_or_initialise();
+    open_sinks();
+    peak_ = measure_peak(options_, engine_.threads());
+    if (peak_.gflops > 0) note(fmt::format("peak: {:.0f} GFLOP/s, {}", peak_.gflops, peak_.source));
+    Interrupts interrupts(options_.wall_time_seconds);
+    TrainOutcome outcome = loop(interrupts);
+    finish(outcome);
+    return outcome;
+  }
+
+ private:
+  void note(const std::string& text) { context_.terminal.message(MessageKind::note, text); }
+
+  void describe() {
+    for (const std::string& line : engine_.programs().notes) note(line);
+    for (const std::string& line : data_.report) note(line);
+    context_.terminal.print(parameter_table(engine_.programs(), options_.model));
+    note(memory_summary(engine_.programs()));
+  }
+
+  void open_folder() {
+    context_.files.make_directories(options_.run_folder());
+    write_file_atomically(context_.files, options_.run_folder() + "/config.toml", context_.configuration);
+    note(fmt::format("run folder: {}", options_.run_folder()));
+  }
+
+  void restore_or_initialise() {
+    engine_.initialise();
+    if (!options_.resume) {
+      checkpoints_.refuse_later_than(0);
+      return;
+    }
+    LatestCheckpoint latest = checkpoints_.find_latest();
+    for (const RejectedCheckpoint& rejected : latest.rejected) {
+      context_.terminal.message(MessageKind::warning, fmt::format("passed over {}: {}", rejected.path, rejected.reason));
+    }
+    for (const std::string& line : latest.notes) note(line);
+    if (!latest.checkpoint) {
+      note("no checkpoint to resume from: starting at step 0");
+      return;
+    }
+    const SavedRun peek = read_run(*latest.checkpoint);
+    if (context_.check_resume) {
+      for (const std::string& line : context_.check_resume(peek.configuration)) note(line);
+    }
+    resume_from(peek.position, *data_.train);  // refuses other data
+    const SavedRun saved = load_run(*latest.checkpoint, engine_);
+    progress_ = saved.progress;
+    spikes_.restore(saved.spikes);
+    saved_step_ = progress_.step;
+    note(fmt::format("resumed from {} at step {}", latest.checkpoint->path(), progress_.step));
+  }
+
+  void open_sinks() {
+    const std::string folder = options_.run_folder();
+    auto curve = std::make_unique<LossCurve>(context_.files, folder + "/" + loss_curve_file_name, options_.name, 20.0,
+                                             monotonic_clock());
+    if (progress_.step > 0) replay_json_lines(context_.files, folder, progress_.step, curve->history_reader());
+    sinks_.add(std::make_unique<JsonLines>(context_.files, folder, progress_.step));
+    sinks_.add(std::make_unique<TensorBoard>(context_.files, folder, progress_.step,
+                                             [] { return seconds_of(wall_clock_ns()); }));
+    curve_ = &sinks_.add(std::move(curve));
+  }
+
+  TrainOutcome loop(Interrupts& interrupts) {
+    Loader loader(data_.train, {options_.micro_batch, options_.data.prefetch},
+                  [this](int64_t consumed) { return batch_size(options_.batch, options_.micro_batch, consumed); },
+                  progress_.consumed_samples);
+    TrainOutcome outcome;
+    begun_ns_ = monotonic_ns();
+    first_step_ = progress_.step;
+    while (progress_.step < options_.steps) {
+      one_step(loader.next());
+      if (due(options_.validation.every)) validate();
+      if (due(options_.checkpoint.every) || interrupts.take_save_request()) save();
+      outcome.stop_reason = interrupts.stop_reason();
+      if (!outcome.stop_reason.empty()) break;
+    }
+    outcome.step = progress_.step;
+    return outcome;
+  }
+
+  bool due(int64_t every) const {
+    return every > 0 && progress_.step % every == 0 && progress_.step < options_.steps;
+  }
+
+  void one_step(const StepBatch& batch) {
+    const double rate = learning_rate(options_.schedule, progress_.consumed_samples, batch.samples, total_samples_);
+    SkipLimits limits;
+    if (options_.spike.policy == SpikePolicy::skip) limits = {spikes_.loss_limit(), spikes_.norm_limit()};
+    const bool dumps = !options_.dump.names.empty() && progress_.step + 1 == options_.dump.step;
+    const int64_t begin = monotonic_ns();
+    const StepResult result = dumps ? dump_step(batch, rate)
+                                    : engine_.train_step(batch.micro_batches, progress_.step, progress_.optimizer_step,
+                                                         rate, limits);
+    const double seconds = seconds_of(monotonic_ns() - begin);
+    refuse_non_finite(batch, result, rate);
+    const std::string spike = result.valid_tokens > 0 ? spikes_.judge(result.loss, result.gradient_norm) : "";
+    if (result.valid_tokens > 0) spikes_.record(result.loss, result.gradient_norm);
+    ++progress_.step;
+    if (!result.skipped) ++progress_.optimizer_step;
+    progress_.consumed_samples = batch.consumed_after();
+    progress_.consumed_tokens += batch.samples * options_.data.sequence_length;
+    report(result, batch, rate, seconds, spike);
+    if (!spike.empty() && options_.spike.policy == SpikePolicy::stop) {
+      save();
+      sinks_.finish();
+      throw Error(ErrorKind::stop_job, fmt::format("step {}: {}", progress_.step, spike),
+                  "the run was saved; raise spike.z_score or set spike.policy to warn or skip to go on");
+    }
+  }
+
+  StepResult dump_step(const StepBatch& batch, double rate) {
+    TensorDump dump(options_.dump.names);
+    const StepProgram* program = nullptr;
+    for (const StepProgram& candidate : engine_.programs().programs) {
+      if (candidate.kind == ProgramKind::train &&
+          candidate.micro_batches == static_cast<int32_t>(batch.micro_batches.size())) {
+        program = &candidate;
+      }
+    }
+    const StepResult result =
+        engine_.observed_step(batch.micro_batches, progress_.step, progress_.optimizer_step, rate,
+                              [&](const Observation& seen) { dump.observe(*program, seen); });
+    const std::string folder = options_.run_folder() + "/dump";
+    context_.files.make_directories(folder);
+    const std::string path = fmt::format("{}/step_{}.safetensors", folder, progress_.step + 1);
+    const int64_t count = dump.write(context_.files, path);
+    note(fmt::format("dumped {} tensors to {}", count, path));
+    return result;
+  }
+
+  // The step was not committed, so it can be replayed as it was to find where the first bad value arose.
+  void refuse_non_finite(const StepBatch& batch, const StepResult& result, double rate) {
+    if (result.valid_tokens == 0 || (std::isfinite(result.loss) && std::isfinite(result.gradient_norm))) return;
+    const int64_t step = progress_.step + 1;
+    const auto found = engine_.locate_non_finite(batch.micro_batches, progress_.step, progress_.optimizer_step, rate);
+    std::string where = "no single tensor holds it: a sum overflowed";
+    if (found) {
+      where = fmt::format("the first tensor with it is {} ({} of {}, micro-batch {}, element {}: {})", found->tensor,
+                          found->part, found->operation, found->micro_batch, found->index, found->value);
+    }
+    sinks_.finish();
+    context_.terminal.finish();
+    throw Error(ErrorKind::stop_job,
+                fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step, result.loss,
+                            result.gradient_norm, where),
+                saved_step_ > 0 ? fmt::format("nothing of this step was written; the last checkpoint is that of step {}",
+                                              saved_step_)
+                                : "nothing of this step was written; try a lower learning rate or a longer warm-up");
+  }
+
+  void report(const StepResult& result, const StepBatch& batch, double rate, double seconds, const std::string& spike) {
+    StepReport report;
+    report.step = progress_.step;
+    report.consumed_samples = progress_.consumed_samples;
+    report.consumed_tokens = progress_.consumed_tokens;
+    report.valid_tokens = static_cast<int64_t>(result.valid_tokens);
+    if (result.valid_tokens > 0) {
+      report.loss = result.loss;
+      report.gradient_norm = result.gradient_norm;
+    } else {
+      report.event = "no valid tokens";
+    }
+    if (!spike.empty()) report.event = spike;
+    report.learning_rate = rate;
+    report.step_seconds = seconds;
+    const auto tokens = static_cast<double>(batch.samples * options_.data.sequence_length);
+    report.tokens_per_second = tokens / seconds;
+    if (peak_.gflops > 0) {
+      const double peak_flops = peak_.gflops * 1e9 * seconds;
+      report.mfu = tokens * literature_flops_per_token(options_.model, options_.data.sequence_length) / peak_flops;
+      report.mfu_computed_blocks = computed_flops(batch.micro_batches.size()) / peak_flops;
+    }
+    const double elapsed = seconds_of(monotonic_ns() - begun_ns_);
+    report.seconds_left = elapsed / static_cast<double>(progress_.step - first_step_) *
+                          static_cast<double>(options_.steps - progress_.step);
+    report.skipped = result.skipped;
+    sinks_.step(report);
+    context_.terminal.step(report);
+  }
+
+  double computed_flops(size_t micro_batches) const {
+    for (const StepProgram& program : engine_.programs().programs) {
+      if (program.kind == ProgramKind::train && program.micro_batches == static_cast<int32_t>(micro_batches)) {
+        return cost_of(program).flops;
+      }
+    }
+    return 0;
+  }
+
+  void validate() {
+    const bool averaged = options_.validation.use_average && options_.compile.optimizer.average_decay > 0;
+    if (averaged) engine_.swap_average();
+    for (const ValidationSet& set : data_.validation) {
+      const ValidationBatches batches(set.samples, options_.micro_batch, options_.validation.samples);
+      double loss_sum = 0, tokens = 0;
+      for (int64_t i = 0; i < batches.batch_count(); ++i) {
+        const Engine::Evaluation part = engine_.evaluate(batches.batch(i));
+        loss_sum += part.loss_sum;
+        tokens += part.valid_tokens;
+      }
+      ValidationReport report{.step = progress_.step, .set = set.name, .tokens = static_cast<int64_t>(tokens)};
+      if (tokens > 0) {
+        report.loss = loss_sum / tokens;
+        report.perplexity = std::exp(loss_sum / tokens);
+      }
+      sinks_.validation(report);
+      context_.terminal.validation(report);
+    }
+    if (averaged) engine_.swap_average();
+  }
+
+  void save() {
+    if (progress_.step == saved_step_) return;
+    const SaveReport saved =
+        save_run(checkpoints_, engine_,
+                 {progress_, position_in(*data_.train, progress_.consumed_samples), context_.configuration,
+                  spikes_.to_text()});
+    saved_step_ = progress_.step;
+    for (const std::string& line : saved.notes) note(line);
+    note(fmt::format("saved {} ({})", saved.path, format_bytes(static_cast<double>(saved.bytes))));
+  }
+
+  void finish(const TrainOutcome& outcome) {
+    if (outcome.stop_reason.empty()) validate();
+    save();
+    sinks_.finish();
+    context_.terminal.finish();
+    if (!outcome.stop_reason.empty()) {
+      note(fmt::format("{} at step {} of {}; `--resume {}` goes on", outcome.stop_reason, progress_.step, options_.steps,
+                       options_.run_folder()));
+      return;
+    }
+    context_.terminal.print(render_terminal_chart(curve_->chart(), {.width = 78, .height = 16,
+                                                                    .unicode = terminal_options_for(stdout).unicode}));
+    if (options_.sample.length > 0) write_sample();
+  }
+
+  void write_sample() {
+    if (data_.train->tokens().vocabulary_size() != byte_vocabulary::size) return;  // no text to show ids as
+    std::string text;
+    generate(engine_, byte_vocabulary::encode(options_.sample.prompt.empty() ? "\n" : options_.sample.prompt),
+             byte_vocabulary::size,
+             {options_.sample.length, options_.sample.temperature, options_.sample.top_k, options_.seed},
+             [&](int32_t token) {
+               if (token == byte_vocabulary::end_of_text) return false;
+               text += byte_vocabulary::decode({&token, 1});
+               return true;
+             });
+    context_.terminal.print("the model writes:\n" + printable(options_.sample.prompt + text) + "\n");
+  }
+
+  const RunOptions& options_;
+  const TrainContext& context_;
+  int64_t total_samples_;
+  DataSets data_;
+  Engine engine_;
+  SpikeDetector spikes_;
+  CheckpointFolder checkpoints_;
+  ReportSinks sinks_;
+  LossCurve* curve_ = nullptr;
+  RunProgress progress_;
+  MatrixPeak peak_;
+  int64_t saved_step_ = -1, begun_ns_ = 0, first_step_ = 0;
+};
+
+}  // namespace
+
+TrainOutcome train(const RunOptions& options, const TrainContext& context) {
+  if (options.steps < 1) throw_user_error(fmt::format("train.steps is {}", options.steps), "it must be at least 1");
+  if (options.micro_batch < 1) {
+    throw_user_error(fmt::format("train.micro_batch is {}", options.micro_batch), "it must be at least 1");
+  }
+  validate_batch(options.batch, options.micro_batch);
+  return Run(options, context).go();
+}
+
+}  // namespace athanor

@@ -1,0 +1,35 @@
+// The training loop: data, steps, validation, checkpoints, reports, and a clean end whatever asks for it.
+//
+// Called by `athanor train`. Thread safety: one thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "athanor/base/file_environment.h"
+#include "athanor/observe/terminal.h"
+#include "athanor/train/options.h"
+
+namespace athanor {
+
+struct TrainOutcome {
+  int64_t step = 0;
+  std::string stop_reason;  // empty: all steps are done
+};
+
+// What a run needs from outside. `check_resume` is given the configuration a checkpoint was saved with and
+// throws when this run may not go on from it; it returns lines to print.
+struct TrainContext {
+  FileEnvironment& files;
+  Terminal& terminal;
+  std::string configuration;  // resolved TOML of this run
+  std::function<std::vector<std::string>(const std::string& saved)> check_resume;
+};
+
+// Trains to the end, or until a signal or the wall-time limit stops it after a save. Errors: user errors before
+// the first step (options, data, memory, checkpoints); Error(stop_job) when loss or gradient are not finite,
+// naming the step and the first such tensor, and when a loss spike stops the run.
+TrainOutcome train(const RunOptions& options, const TrainContext& context);
+
+}  // namespace athanor
