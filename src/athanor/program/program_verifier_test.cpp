@@ -163,8 +163,8 @@ TEST(ProgramVerifier, RefusesEachKindOfFault) {
       {"call 2 (count, micro-batch 0): it waits for call -1",
        [](StepProgram& p) { p.calls[2].waits = {-1}; }},
       // A second load into bytes that the compute stream may still be reading.
-      {"value %1 (labels) on stream copy uses bytes of buffer batch.labels.0 that call 5 uses on stream "
-       "compute",
+      {"value %0 (token_ids) on stream copy uses bytes of buffer batch.token_ids.0 that call 4 uses on "
+       "stream compute",
        [](StepProgram& p) {
          Call late = p.calls[0];
          p.calls.insert(p.calls.begin() + 6, late);
