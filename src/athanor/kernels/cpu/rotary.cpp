@@ -3,7 +3,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "athanor/base/error.h"
 #include "athanor/kernels/cpu/highway_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -73,6 +72,7 @@ void rotary_tokens(const Rotary& a, const double* frequencies, int64_t begin, in
         store(hn::NegMulAdd(right, s, hn::Mul(left, c)), out + j, extent);
         store(hn::MulAdd(left, s, hn::Mul(right, c)), out + half + j, extent);
       });
+      if (a.head_features % 2 != 0) out[a.head_features - 1] = x[a.head_features - 1];
     }
     narrow(to, y.data, y.dtype, width);
   }
@@ -122,7 +122,6 @@ int64_t rotary_workspace_bytes(int64_t heads, int64_t head_features, int threads
 
 void rotary(ThreadTeam& team, const Rotary& arguments, std::byte* workspace) {
   const int64_t features = arguments.head_features;
-  ATHANOR_ASSERT(features % 2 == 0, "rotary embedding of heads of {} features", features);
   if (features == 0 || arguments.heads == 0) return;
   auto* frequencies = reinterpret_cast<double*>(workspace);
   const int64_t padded = align_floats(features / 2), floats = scratch_floats(arguments.heads, features);

@@ -24,9 +24,9 @@ struct RotaryOptions {
 // frequencies[0 .. head_features/2), radians per position.
 void rotary_frequencies(const RotaryOptions& options, int64_t head_features, double* frequencies);
 
-// Token t has `heads` contiguous heads of `head_features` (even) elements and position positions[t]. Types
-// fp32, bf16, fp16; y may be the memory of x. Angles are reduced in fp64, so positions up to 10^6 keep the
-// full accuracy of fp32.
+// Token t has `heads` contiguous heads of `head_features` elements (the last of an odd number stays) and
+// position positions[t]. Types fp32, bf16, fp16; y may be the memory of x. Angles are reduced in fp64, so
+// positions up to 10^6 keep the full accuracy of fp32.
 struct Rotary {
   int64_t tokens = 0, heads = 1, head_features = 0;
   ConstRows x{};

@@ -110,6 +110,28 @@ HWY_INLINE double sum_vectors(int64_t count, Value&& value) {
   return total;
 }
 
+// Sum of the squares of [0, count) in fp64, in four accumulators.
+HWY_INLINE double sum_of_squares(const float* values, int64_t count) {
+  const DoubleTag d;
+  const hn::Rebind<float, DoubleTag> floats;
+  Double sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
+  const auto add_square = [&](Double sum, const float* at) HWY_ATTR {
+    const Double value = hn::PromoteTo(d, hn::LoadU(floats, at));
+    return hn::MulAdd(value, value, sum);
+  };
+  int64_t i = 0;
+  for (; i + 4 * double_lanes <= count; i += 4 * double_lanes) {
+    sum0 = add_square(sum0, values + i);
+    sum1 = add_square(sum1, values + i + double_lanes);
+    sum2 = add_square(sum2, values + i + 2 * double_lanes);
+    sum3 = add_square(sum3, values + i + 3 * double_lanes);
+  }
+  double rest = 0;
+  for (; i < count; ++i) rest += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  const Double all = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+  return hn::GetLane(hn::SumOfLanes(d, all)) + rest;
+}
+
 // bfloat16 bits of fp32 lanes, rounded to nearest even; NaN stays NaN.
 HWY_INLINE hn::Vec<hn::Rebind<uint16_t, FloatTag>> bfloat16_bits(Float value) {
   const hn::RebindToUnsigned<FloatTag> words;
