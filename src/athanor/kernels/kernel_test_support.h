@@ -86,9 +86,9 @@ struct Tensor {
   }
   // Uniform in [low, high), the same for the same name; integers are rounded down.
   Tensor& fill(std::string_view name, double low = -1, double high = 1) {
-    const RandomKey key(1, RandomPurpose::test, name);
+    const uint64_t seed = stable_hash(name);
     for (int64_t i = 0; i < elements(); ++i) {
-      const double number = static_cast<double>(uniform_float(random_word(key, static_cast<uint64_t>(i))));
+      const double number = static_cast<double>(mix64(seed + static_cast<uint64_t>(i)) >> 11) * 0x1p-53;
       const double value = low + (high - low) * number;
       set(i, is_float(dtype) ? value : std::floor(value));
     }

@@ -5,6 +5,7 @@ namespace athanor::testing {
 namespace {
 
 constexpr DType fp64 = DType::fp64;
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // A matrix of four elements with decay 0.1 and a bias of two without, at twice the learning rate; a gap of
 // one element of padding between them, which no update may touch.
@@ -147,12 +148,17 @@ TEST(ReferenceOptimizer, SkipLeavesEverythingUntouched) {
   }
 }
 
-Call clip(const std::vector<double>& norms, double valid_tokens, double maximum, double loss_scale) {
+// The mean loss is 3.
+Call clip(const std::vector<double>& norms, double valid_tokens, double maximum, double loss_scale,
+          double loss_limit = infinity, double norm_limit = infinity) {
   Call call;
   call.kind = OperationKind::clip;
   call.attributes.maximum_norm = maximum;
   call.step.loss_scale = loss_scale;
-  call.inputs = {Tensor(fp64, {static_cast<int64_t>(norms.size())}).assign(norms), scalar(valid_tokens)};
+  call.step.loss_limit = loss_limit;
+  call.step.norm_limit = norm_limit;
+  call.inputs = {Tensor(fp64, {static_cast<int64_t>(norms.size())}).assign(norms), scalar(valid_tokens),
+                 scalar(3 * valid_tokens)};
   call.outputs = {scalar(-1), scalar(-1), scalar(-1)};
   run_reference(call);
   return call;
@@ -172,12 +178,17 @@ TEST(ReferenceOptimizer, ClipTakesTheNormWithoutLossScale) {
 // P08 in the traps of distributed training: no valid token in the whole step.
 TEST(ReferenceOptimizer, SkipsStepsWithoutTokensOrWithBadNorms) {
   EXPECT_EQ(clip({0, 0}, 0, 1, 1).outputs[2].get(0), 1);
-  for (const double bad :
-       {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double bad : {infinity, std::numeric_limits<double>::quiet_NaN()}) {
     const Call call = clip({1, bad}, 10, 1, 1);
     EXPECT_EQ(call.outputs[2].get(0), 1);
     EXPECT_EQ(call.outputs[1].get(0), 0);
   }
+}
+
+TEST(ReferenceOptimizer, SkipsStepsBeyondALimit) {
+  EXPECT_EQ(clip({9, 16}, 10, 1, 1, 3.1, 5.1).outputs[2].get(0), 0);
+  EXPECT_EQ(clip({9, 16}, 10, 1, 1, 2.9, 5.1).outputs[2].get(0), 1) << "mean loss 3";
+  EXPECT_EQ(clip({9, 16}, 10, 1, 1, 3.1, 4.9).outputs[2].get(0), 1) << "norm 5";
 }
 
 TEST(ReferenceOptimizer, NormsCountEachMember) {

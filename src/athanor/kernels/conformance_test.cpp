@@ -1,0 +1,148 @@
+// Every backend's kernels against the reference kernels, over the cases of conformance_cases.h.
+#include <map>
+#include <set>
+
+#include "athanor/kernels/conformance_cases.h"
+
+namespace athanor::testing {
+namespace {
+
+struct BackendTable {
+  std::string name;
+  void (*fill)(KernelTable&);
+};
+const BackendTable backends[] = {{"cpu", add_cpu_kernels}};
+
+// The types that programs have in each precision (compile/precision.cpp).
+const TypeProfile profiles[] = {
+    {DType::fp64, DType::fp64, DType::fp64}, {DType::fp32, DType::fp32, DType::fp32},
+    {DType::bf16, DType::fp32, DType::fp32}, {DType::bf16, DType::bf16, DType::fp32},
+    {DType::fp16, DType::fp32, DType::fp32}, {DType::fp16, DType::fp16, DType::fp32}};
+
+// How far a result may be off: by one step of its storage type, relative to itself, and by the error of
+// the arithmetic, relative to the largest result. Arithmetic is fp32 whatever the storage, so a sum in a
+// 16-bit type shows; attention rounds probabilities and score gradients to its 16-bit compute type.
+double storage_error(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return 0x1p-7;
+    case DType::fp16:
+      return 0x1p-10;
+    case DType::fp32:
+      return 0x1p-23;
+    default:
+      return 0x1p-52;
+  }
+}
+double arithmetic_error(OperationKind kind, DType key) {
+  const bool attends = kind == OperationKind::attention || kind == OperationKind::attention_gradient;
+  if (attends && key == DType::bf16) return 2e-2;
+  return key == DType::fp64 ? 1e-12 : 1e-5;
+}
+constexpr double subnormal_step = 0x1p-24;  // of fp16
+
+void expect_close(const ConformanceCase& c, const Tensor& actual, const Tensor& expected, size_t o) {
+  double largest = c.scale;
+  for (const double value : expected.values()) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  const double relative = storage_error(expected.dtype);
+  const double absolute = arithmetic_error(c.call.kind, c.call.key()) * largest +
+                          (expected.dtype == DType::fp16 ? subnormal_step : 0);
+  for (int64_t i = 0; i < expected.elements(); ++i) {
+    const double want = expected.get(i), got = actual.get(i);
+    if (want == got || (std::isnan(want) && std::isnan(got))) continue;
+    ASSERT_LE(std::abs(got - want), relative * std::abs(want) + absolute)
+        << "output " << row_of(c.call.kind).outputs[o].name << ", element " << i << " of "
+        << to_text(expected.shape) << ": " << got << ", not " << want;
+  }
+}
+
+// Everything about a call but its numbers.
+std::string signature(const Call& call) {
+  std::string text = fmt::format("{}: {}{}", name_of(call.kind), call.description,
+                                 to_text(call.attributes, row_of(call.kind).fields));
+  for (const auto* tensors : {&call.inputs, &call.outputs}) {
+    for (const Tensor& tensor : *tensors) {
+      text += tensor.present ? fmt::format(", {}{}", name_of(tensor.dtype), to_text(tensor.shape)) : ", none";
+      if (tensor.padding > 0) text += fmt::format("+{}", tensor.padding);
+    }
+  }
+  return text;
+}
+
+// One case: close to the reference, and the same bits with 1, 2 and 3 threads.
+void check(const KernelTable& table, const ConformanceCase& c) {
+  static ThreadTeam teams[] = {ThreadTeam(1), ThreadTeam(2), ThreadTeam(3)};
+  SCOPED_TRACE(signature(c.call));
+  Call expected = c.call;
+  run_reference(expected);
+  std::vector<Tensor> first;
+  for (ThreadTeam& team : teams) {
+    Call actual = c.call;
+    run(table, actual, team);
+    if (::testing::Test::HasFatalFailure()) return;
+    if (first.empty()) {
+      first = actual.outputs;
+      for (size_t o = 0; o < first.size(); ++o) {
+        ASSERT_NO_FATAL_FAILURE(expect_close(c, first[o], expected.outputs[o], o));
+      }
+    }
+    for (size_t o = 0; o < first.size(); ++o) {
+      ASSERT_TRUE(first[o].bytes == actual.outputs[o].bytes)
+          << "output " << o << " has other bits with " << team.size() << " threads";
+    }
+  }
+}
+
+std::vector<ConformanceCase> cases_of(OperationKind kind, const TypeProfile& profile) {
+  CaseBuilder builder(profile);
+  if (!add_layer_cases(kind, builder) && !add_attention_cases(kind, builder)) add_step_cases(kind, builder);
+  return builder.take();
+}
+
+class Conformance : public ::testing::TestWithParam<int> {};
+
+// Runs the cases of one operation, and sees to it that each of its kernels has met at least one of them.
+TEST_P(Conformance, CpuAgreesWithReference) {
+  const auto kind = static_cast<OperationKind>(GetParam());
+  for (const BackendTable& backend : backends) {
+    SCOPED_TRACE(backend.name);
+    KernelTable table;
+    backend.fill(table);
+    std::set<DType> met;
+    std::set<std::string> done;  // two profiles may agree about an operation
+    for (const TypeProfile& profile : profiles) {
+      const std::vector<ConformanceCase> cases = cases_of(kind, profile);
+      ASSERT_FALSE(cases.empty()) << name_of(kind) << " needs cases in conformance_cases.h";
+      for (const ConformanceCase& c : cases) {
+        if (table.find(kind, c.call.key()) == nullptr) continue;
+        if (!done.insert(signature(c.call)).second) continue;
+        met.insert(c.call.key());
+        ASSERT_NO_FATAL_FAILURE(check(table, c));
+      }
+    }
+    for (int i = 0; i < dtype_count; ++i) {
+      const auto dtype = static_cast<DType>(i);
+      if (table.find(kind, dtype) == nullptr || reference_table().find(kind, dtype) == nullptr) continue;
+      EXPECT_TRUE(met.contains(dtype))
+          << "no case reaches the " << name_of(dtype) << " kernel of " << name_of(kind);
+    }
+  }
+}
+
+std::vector<int> kinds_with_kernels() {
+  std::vector<int> kinds;
+  for (int kind = 0; kind < operation_kind_count; ++kind) {
+    if (!row_of(static_cast<OperationKind>(kind)).is_view) kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, Conformance, ::testing::ValuesIn(kinds_with_kernels()),
+                         [](const auto& parameter) {
+                           return std::string(name_of(static_cast<OperationKind>(parameter.param)));
+                         });
+
+}  // namespace
+}  // namespace athanor::testing
