@@ -87,7 +87,8 @@ class OptionTable {
         std::move(name), std::move(doc), [&field] { return OptionValue(static_cast<Stored>(field)); },
         [&field](const OptionValue& value) { field = static_cast<Field>(std::get<Stored>(value)); });
     if constexpr (std::is_integral_v<Field> && !std::is_same_v<Field, bool>) {
-      static_assert(sizeof(Field) < 8 || std::is_signed_v<Field>, "counts are int64_t");
+      // Values are kept as int64_t: of a uint64_t (a seed) the lower half of the range can be given.
+      if constexpr (sizeof(Field) == 8 && std::is_unsigned_v<Field>) row.at_least(0);
       if constexpr (sizeof(Field) < 8) {
         row.at_least(static_cast<double>(std::numeric_limits<Field>::min()));
         row.at_most(static_cast<double>(std::numeric_limits<Field>::max()));

@@ -1,0 +1,267 @@
+// CLI11 is included here only: it costs seconds.
+#include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <map>
+#include <sstream>
+
+#include "athanor/base/error.h"
+#include "athanor/cli/commands.h"
+#include "athanor/cli/option_value.h"
+
+namespace athanor {
+namespace {
+
+constexpr const char* exit_codes =
+    "Exit codes:\n"
+    "  0  done, or stopped by a signal or the time limit after saving\n"
+    "  1  an error without a kind\n"
+    "  2  a bad option, file or data: the message says which, the hint what to do\n"
+    "  3  the run cannot go on as it is: do not try again\n"
+    "  4  a new process may go on with the run\n"
+    "  5  the step may be tried again\n";
+
+std::string printable_argument(const std::string& text) {
+  return is_valid_utf8(text) ? text.substr(0, 200) : "(not UTF-8)";
+}
+
+class CommandLine {
+ public:
+  CommandLine() : app_("Trains large language models.", "athanor") {
+    app_.require_subcommand(1);
+    app_.footer(exit_codes);
+    app_.get_formatter()->column_width(34);
+    add_train();
+    add_show();
+    add_generate();
+    add_help();
+    CLI::App* version = add_command("version", "Print the version.");
+    on(version, [] { version_command(); });
+  }
+
+  void run(int argc, const char* const* argv) {
+    if (argc < 2) return write_output(app_.help());
+    refuse_unknown_command(app_, argv[1], "");
+    if (argc > 2 && std::string(argv[1]) == "help") refuse_unknown_command(*help_, argv[2], "help ");
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() != 0) refuse(error);
+      std::ostringstream output, errors;
+      app_.exit(error, output, errors);  // help that was asked for
+      return write_output(output.str());
+    }
+    for (const auto& [command, action] : actions_) {
+      if (command->parsed() && command->get_subcommands().empty()) return action();
+    }
+  }
+
+ private:
+  CLI::App* add_command(const std::string& name, const std::string& about) {
+    return app_.add_subcommand(name, about);
+  }
+
+  void on(CLI::App* command, std::function<void()> action) {
+    actions_.emplace_back(command, std::move(action));
+  }
+
+  static void add_configuration(CLI::App* command, ConfigurationArguments& arguments) {
+    command->add_option("-c,--config", arguments.file, "TOML file with options")->type_name("FILE");
+    add_settings(command, arguments.settings);
+  }
+
+  static void add_settings(CLI::App* command, std::vector<std::string>& settings) {
+    command->add_option("--set", settings, "set one option; may be repeated; wins over the file")
+        ->type_name("NAME=VALUE")
+        ->allow_extra_args(false);
+  }
+
+  void add_train() {
+    CLI::App* command = add_command("train", "Train a model, or go on with a run.");
+    add_configuration(command, train_.configuration);
+    CLI::Option* resume =
+        command
+            ->add_option("--resume", train_.resume_folder,
+                         "go on with the run in FOLDER, or with the latest one, with its own "
+                         "options")
+            ->type_name("FOLDER")
+            ->expected(0, 1);
+    command->footer("`athanor help options` lists what --set and --config take.");
+    on(command, [this, resume] {
+      train_.resume = resume->count() > 0;
+      train_command(train_);
+    });
+  }
+
+  void add_show() {
+    CLI::App* command = add_command("show", "Print what a run would do, for a model of any size.");
+    command
+        ->add_option("WHAT", show_.topic,
+                     "block: operations of a block; step: calls of a step; memory: the memory plan; "
+                     "parameters: the model's; options: every value")
+        ->required()
+        ->type_name("");
+    add_configuration(command, show_.configuration);
+    command->add_option("--program", show_.program, "train (default), validate or predict")
+        ->type_name("NAME");
+    command
+        ->add_option("--template", show_.template_name,
+                     "show block: the templates whose names begin so, instead of \"block\"")
+        ->type_name("NAME");
+    on(command, [this] { show_command(show_); });
+  }
+
+  void add_generate() {
+    CLI::App* command = add_command("generate", "Write text with the model of a run.");
+    command->add_option("RUN", generate_.run, "folder of the run; default: the latest in runs/")
+        ->type_name("");
+    const auto shortcut = [&](const std::string& flag, const std::string& option, const std::string& about,
+                              const std::string& type) {
+      command
+          ->add_option_function<std::string>(
+              flag,
+              [this, option](const std::string& value) {
+                generate_.settings.push_back(option + "=" + value);
+              },
+              fmt::format("{} ({})", about, option))
+          ->type_name(type);
+    };
+    shortcut("--prompt", "sample.prompt", "text to continue", "TEXT");
+    shortcut("--length", "sample.length", "tokens to write", "N");
+    shortcut("--temperature", "sample.temperature", "0: always the likeliest token", "T");
+    shortcut("--top-k", "sample.top_k", "draw among so many likeliest; 0: all", "N");
+    shortcut("--threads", "train.threads", "0: all cores", "N");
+    command->add_option("--seed", generate_.seed, "another seed, another text; default 0")
+        ->type_name("N")
+        ->check(CLI::NonNegativeNumber);
+    add_settings(command, generate_.settings);
+    on(command, [this] { generate_command(generate_); });
+  }
+
+  void add_help() {
+    help_ = add_command("help", "Help on options.");
+    on(help_, [this] { write_output(app_.help("", CLI::AppFormatMode::Normal)); });
+    CLI::App* options = help_->add_subcommand("options", "List the options of a run.");
+    options->add_option("GROUP", help_options_.group, "train, model, model.base ...; default: all")
+        ->type_name("");
+    options->add_flag("--markdown", help_options_.markdown, "as docs/options.md");
+    on(options, [this] { help_options_command(help_options_); });
+  }
+
+  static std::vector<std::string> names_of(const CLI::App& app) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+    return names;
+  }
+
+  static void refuse_unknown_command(const CLI::App& app, const std::string& word,
+                                     const std::string& prefix) {
+    const std::vector<std::string> names = names_of(app);
+    if (word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
+    const std::string near = nearest_name(word, names);
+    throw_user_error(fmt::format("athanor {}{}: there is no such command", prefix, printable_argument(word)),
+                     near.empty() ? fmt::format("there are {}", fmt::join(names, ", "))
+                                  : fmt::format("did you mean athanor {}{}?", prefix, near));
+  }
+
+  [[noreturn]] void refuse(const CLI::ParseError& error) const {
+    std::string command = "athanor";
+    const CLI::App* app = &app_;
+    for (;;) {
+      const auto parsed = app->get_subcommands();
+      if (parsed.empty()) break;
+      app = parsed.front();
+      command += " " + app->get_name();
+    }
+    std::string hint = fmt::format("see {} --help", command);
+    if (std::vector<std::string> extra = app_.remaining(true);
+        error.get_name() == "ExtrasError" && !extra.empty()) {
+      // A wrong flag comes before what was meant as its value.
+      std::stable_partition(extra.begin(), extra.end(),
+                            [](const auto& word) { return word.starts_with("-"); });
+      std::vector<std::string> flags;
+      for (const CLI::Option* option : app->get_options()) {
+        for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+      }
+      const std::string near = nearest_name(extra.front().substr(0, extra.front().find('=')), flags);
+      if (!near.empty()) hint = fmt::format("did you mean {}?", near);
+      throw_user_error(fmt::format("{}: {} was not expected", command, printable_argument(extra.front())),
+                       hint);
+    }
+    throw_user_error(fmt::format("{}: {}", command, printable_argument(error.what())), hint);
+  }
+
+  CLI::App app_;
+  CLI::App* help_ = nullptr;
+  TrainArguments train_;
+  ShowArguments show_;
+  GenerateArguments generate_;
+  HelpOptionsArguments help_options_;
+  std::vector<std::pair<CLI::App*, std::function<void()>>> actions_;
+};
+
+ExitCode code_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::user:
+      return ExitCode::user_error;
+    case ErrorKind::stop_job:
+      return ExitCode::stop_job;
+    case ErrorKind::restart_worker:
+      return ExitCode::restart_worker;
+    case ErrorKind::retry_step:
+      return ExitCode::retry_step;
+  }
+  return ExitCode::failure;
+}
+
+}  // namespace
+
+void write_output(const std::string& text) {
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!written) throw_user_error("cannot write to standard output", "is the disk full, or the reader gone?");
+}
+
+std::string nearest_name(const std::string& wrong, const std::vector<std::string>& names) {
+  if (wrong.size() > 100) return {};
+  std::string best;
+  int64_t best_distance = std::max<int64_t>(2, static_cast<int64_t>(wrong.size()) / 3) + 1;
+  for (const std::string& name : names) {
+    // Half a name's letters wrong is another name.
+    const int64_t distance = edit_distance(wrong, name);
+    if (distance < best_distance &&
+        2 * distance <= static_cast<int64_t>(std::max(name.size(), wrong.size()))) {
+      best = name;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+int run_program(int argc, const char* const* argv) {
+  ExitCode code = ExitCode::success;
+  std::string text;
+  try {
+    CommandLine().run(argc, argv);
+    return static_cast<int>(code);
+  } catch (const Error& error) {
+    code = code_of(error.kind());
+    text = error.what();
+  } catch (const std::bad_alloc&) {
+    code = ExitCode::failure;
+    text = "the memory of this machine does not suffice";
+  } catch (const std::exception& error) {
+    code = ExitCode::failure;
+    text = error.what();
+  }
+  std::fprintf(stderr, "athanor: %s\n", text.c_str());
+  return static_cast<int>(code);
+}
+
+}  // namespace athanor

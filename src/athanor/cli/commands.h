@@ -1,0 +1,72 @@
+// The commands of the program `athanor`, one file each; command_line.cpp reads their arguments.
+//
+// Each command throws Error for what it refuses and leaves messages and exit codes to run_program.
+// Thread safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace athanor {
+
+// What scripts and drivers can tell from the end of the process.
+enum class ExitCode : int {
+  success = 0,
+  failure = 1,         // an error that has none of the kinds below
+  user_error = 2,      // a bad option, file or data: standard error says what, and what to do
+  stop_job = 3,        // the run must not be tried again as it is
+  restart_worker = 4,  // a new process may go on with the run
+  retry_step = 5,      // the step may be tried again
+};
+
+// The program: reads the arguments (argv[0] is its name), runs the command, reports errors on standard error.
+int run_program(int argc, const char* const* argv);
+
+// Options of a run as given on the command line.
+struct ConfigurationArguments {
+  std::string file;                   // --config
+  std::vector<std::string> settings;  // --set, each "NAME=VALUE"
+};
+
+struct TrainArguments {
+  ConfigurationArguments configuration;
+  bool resume = false;
+  std::string resume_folder;  // empty: the latest run of the configuration's folder
+};
+void train_command(const TrainArguments& arguments);
+
+struct ShowArguments {
+  ConfigurationArguments configuration;
+  std::string topic;                         // one of show_topics()
+  std::string program = "train";             // train, validate or predict
+  std::optional<std::string> template_name;  // show block: templates whose name begins so
+};
+const std::vector<std::string>& show_topics();
+void show_command(const ShowArguments& arguments);
+
+struct GenerateArguments {
+  std::string run;                    // folder of a run; empty: the latest in runs/
+  std::vector<std::string> settings;  // over the options the run was saved with
+  int64_t seed = 0;                   // of the draws
+};
+void generate_command(const GenerateArguments& arguments);
+
+struct HelpOptionsArguments {
+  std::string group;  // empty: all
+  bool markdown = false;
+};
+void help_options_command(const HelpOptionsArguments& arguments);
+
+void version_command();
+
+// --- shared by commands --------------------------------------------------------------------------------
+
+// Writes to standard output; throws Error (user) when that fails, so that a full disk is no success.
+void write_output(const std::string& text);
+
+// The nearest of `names`, or empty if none is near.
+std::string nearest_name(const std::string& wrong, const std::vector<std::string>& names);
+
+}  // namespace athanor

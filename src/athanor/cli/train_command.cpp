@@ -1,0 +1,88 @@
+#include <fmt/core.h>
+
+#include <cstdio>
+
+#include "athanor/base/error.h"
+#include "athanor/cli/commands.h"
+#include "athanor/cli/option_docs.h"
+#include "athanor/cli/option_files.h"
+#include "athanor/cli/run_folder.h"
+#include "athanor/cli/run_options.h"
+#include "athanor/observe/terminal.h"
+#include "athanor/train/trainer.h"
+
+namespace athanor {
+namespace {
+
+void load(RunConfiguration& run, FileEnvironment& files, const ConfigurationArguments& arguments) {
+  load_options(run.table, files, {arguments.file, arguments.settings, model_configuration_folders()});
+}
+
+// A run is resumed with the options it was saved with, and the settings on top. A configuration file, if one
+// is given, stands in for the saved options, and is compared with them like everything else.
+void load_resumed(RunConfiguration& run, FileEnvironment& files, const std::string& folder,
+                  const ConfigurationArguments& arguments) {
+  require_run(files, folder);
+  if (!arguments.file.empty()) {
+    load(run, files, arguments);
+  } else {
+    apply_toml(run.table, configuration_of(files, folder), join_path(folder, configuration_file));
+    for (const std::string& setting : arguments.settings) {
+      if (split_setting(setting).first == run.table.base_option()) {
+        throw_user_error(fmt::format("--set {}: a resumed run keeps its model", run.table.base_option()),
+                         "start a new run for another model");
+      }
+      run.table.apply_setting(setting);
+    }
+  }
+  set_run_folder(run.options, folder);
+  run.options.resume = true;
+}
+
+// The rates of the steps taken so far must be those of the longer run too.
+bool steps_may_change(const RunOptions& options) {
+  return options.schedule.kind == ScheduleKind::constant ||
+         options.schedule.kind == ScheduleKind::warmup_stable_decay;
+}
+
+std::vector<std::string> check_resume(RunConfiguration& run, const std::string& saved_text) {
+  RunConfiguration saved;
+  apply_toml(saved.table, saved_text, "the saved configuration");
+  if (steps_may_change(saved.options)) run.table.at("train.steps").may_change();
+  std::vector<std::string> lines;
+  for (const OptionDifference& difference : require_resumable(saved.table, run.table)) {
+    lines.push_back(
+        fmt::format("{}: {} instead of {}", difference.name, difference.after, difference.before));
+  }
+  return lines;
+}
+
+}  // namespace
+
+void train_command(const TrainArguments& arguments) {
+  FileEnvironment& files = system_files();
+  RunConfiguration run;
+  if (arguments.resume) {
+    std::string folder = arguments.resume_folder;
+    if (folder.empty()) {
+      RunConfiguration given;
+      load(given, files, arguments.configuration);
+      folder = latest_run(files, given.options.folder);
+    }
+    load_resumed(run, files, folder, arguments.configuration);
+  } else {
+    load(run, files, arguments.configuration);
+  }
+  validate(run.options);
+  if (!run.options.resume) settle_existing_run(files, run.options);
+  const auto check = [&run](const std::string& saved) { return check_resume(run, saved); };
+  // Before anything is written: a refused run leaves the folder as it was.
+  if (run.options.resume) check(configuration_of(files, run.options.run_folder()));
+
+  TerminalOptions terminal_options = terminal_options_for(stdout);
+  terminal_options.total_steps = run.options.steps;
+  const std::unique_ptr<Terminal> terminal = make_terminal(stdout, terminal_options);
+  train(run.options, {files, *terminal, resolved_toml(run.table), check});
+}
+
+}  // namespace athanor
