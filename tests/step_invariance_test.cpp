@@ -1,0 +1,144 @@
+// What must not change a step: how the batch is cut, recomputation, chunks of the head, the number of threads.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/model_fixture.h"
+
+namespace athanor {
+namespace {
+
+struct Outcome {
+  std::vector<StepResult> steps;
+  std::map<std::string, std::vector<double>> gradients, weights;
+};
+
+// Three steps of AdamW, each batch cut into micro-batches of `samples`.
+Outcome run(const ModelFixture& fixture, EngineOptions options, int64_t samples,
+            const std::function<void(std::vector<Batch>&)>& change = {}) {
+  std::vector<Batch> first = fixture.micro_batches(0, samples);
+  if (change) change(first);
+  options.micro_batch = samples;
+  options.micro_batch_counts = {static_cast<int32_t>(first.size())};
+  Engine engine(options);
+  engine.allocate();
+  engine.initialise();
+  fixture.set_weights(engine);
+  Outcome outcome;
+  for (int64_t step = 0; step < 3; ++step) {
+    std::vector<Batch> batches = fixture.micro_batches(step, samples);
+    if (change) change(batches);
+    outcome.steps.push_back(engine.train_step(batches, step, step, 1e-2));
+    if (step == 0) outcome.gradients = widened(engine.gradients());
+  }
+  outcome.weights = widened(engine.weights());
+  // The gradient of a key bias is zero but for rounding, which Adam amplifies.
+  std::erase_if(outcome.weights, [](const auto& entry) { return entry.first.ends_with("attention.key.bias"); });
+  return outcome;
+}
+
+void expect_close(const Outcome& expected, const Outcome& actual, double tolerance) {
+  for (size_t i = 0; i < expected.steps.size(); ++i) {
+    EXPECT_NEAR(expected.steps[i].loss, actual.steps[i].loss, tolerance * std::abs(expected.steps[i].loss));
+  }
+  EXPECT_LE(relative_difference(expected.gradients, actual.gradients), tolerance);
+  EXPECT_LE(relative_difference(expected.weights, actual.weights), tolerance);
+}
+
+void expect_same_bits(const Outcome& expected, const Outcome& actual) {
+  for (size_t i = 0; i < expected.steps.size(); ++i) {
+    EXPECT_EQ(expected.steps[i].loss, actual.steps[i].loss);
+    EXPECT_EQ(expected.steps[i].gradient_norm, actual.steps[i].gradient_norm);
+  }
+  EXPECT_EQ(expected.gradients, actual.gradients);
+  EXPECT_EQ(expected.weights, actual.weights);
+}
+
+// Leaves only the first label of the first sample, and all of the others.
+void mask_unevenly(std::vector<Batch>& batches) {
+  Batch& batch = batches.front();
+  for (int64_t i = 1; i < batch.sequence_length; ++i) batch.labels[static_cast<size_t>(i)] = ignored_label;
+}
+
+class StepInvariance : public testing::TestWithParam<const char*> {
+ protected:
+  ModelFixture fixture{GetParam()};
+  EngineOptions options = fixture.options(OptimizerKind::adamw);
+
+  void turn_dropout_on() {
+    options.model.dropout = 0.1;
+    options.seed = 7;
+  }
+};
+
+// The loss of a step is one sum over its valid tokens, divided once: cutting the batch changes nothing.
+TEST_P(StepInvariance, UnevenMicroBatches_P06_OneDivision) {
+  turn_dropout_on();
+  const Outcome whole = run(fixture, options, 2, mask_unevenly);
+  const Outcome cut = run(fixture, options, 1, mask_unevenly);
+  EXPECT_LT(whole.steps[0].valid_tokens, fixture.valid_tokens[0]);
+  EXPECT_EQ(whole.steps[0].valid_tokens, cut.steps[0].valid_tokens);
+  expect_close(whole, cut, 1e-12);
+}
+
+TEST_P(StepInvariance, MicroBatchWithoutValidTokens_P08_AddsNothing) {
+  const auto only_second = [](std::vector<Batch>& batches) {
+    Batch& batch = batches.front();
+    std::fill_n(batch.labels.begin(), batch.sequence_length, ignored_label);
+  };
+  const Outcome whole = run(fixture, options, 2, only_second), cut = run(fixture, options, 1, only_second);
+  EXPECT_TRUE(std::isfinite(cut.steps[2].loss));
+  expect_close(whole, cut, 1e-12);
+}
+
+TEST_P(StepInvariance, StepWithoutValidTokens_P08_ChangesNothing) {
+  Engine engine(options);
+  engine.allocate();
+  engine.initialise();
+  fixture.set_weights(engine);
+  const auto before = widened(engine.state());
+  Batch batch = fixture.batch(0);
+  std::fill(batch.labels.begin(), batch.labels.end(), ignored_label);
+  const StepResult result = engine.train_step({&batch, 1}, 0, 0, 1e-2);
+  EXPECT_TRUE(result.skipped);
+  EXPECT_EQ(result.valid_tokens, 0);
+  EXPECT_EQ(result.gradient_norm, 0);
+  for (const auto& [name, values] : widened(engine.gradients())) {
+    for (const double value : values) ASSERT_EQ(value, 0) << name;
+  }
+  EXPECT_EQ(before, widened(engine.state()));
+}
+
+TEST_P(StepInvariance, Recomputation_P72_ChangesNoBit) {
+  turn_dropout_on();
+  const Outcome kept = run(fixture, options, 1);
+  for (const Recompute mode : {Recompute::selective, Recompute::full}) {
+    options.compile.recompute = mode;
+    expect_same_bits(kept, run(fixture, options, 1));
+  }
+}
+
+TEST_P(StepInvariance, ChunksOfTheHead) {
+  options.compile.head_chunk_tokens = 1000;
+  const Outcome whole = run(fixture, options, 2);
+  for (const int64_t chunk : {1, 5, 8, 24}) {
+    options.compile.head_chunk_tokens = chunk;
+    expect_close(whole, run(fixture, options, 2), 1e-12);
+  }
+}
+
+TEST_P(StepInvariance, Dropout_IsTheSameForEveryCutAndOtherForEveryStep) {
+  turn_dropout_on();
+  const Outcome with = run(fixture, options, 2);
+  options.seed = 8;
+  const Outcome other_seed = run(fixture, options, 2);
+  EXPECT_NE(with.steps[0].loss, other_seed.steps[0].loss);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, StepInvariance,
+                         testing::Values("gpt2", "llama", "gpt2_parallel_window", "llama_documents"),
+                         [](const auto& parameter) { return std::string(parameter.param); });
+
+}  // namespace
+}  // namespace athanor
