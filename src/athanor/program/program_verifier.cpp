@@ -25,7 +25,6 @@ Clock joined(Clock a, const Clock& b) {
 // Which calls used some bytes last, by stream.
 struct Use {
   Clock written = no_call, read = no_call;
-  friend bool operator==(const Use&, const Use&) = default;
 };
 
 std::string fill_layer(std::string text, int32_t layer) {
