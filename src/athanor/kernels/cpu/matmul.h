@@ -5,9 +5,9 @@
 //   weight_gradient  dweight [N,K] (+)= dy^T x
 //
 // Called by the kernel table's adapters. Types: fp32, bf16, fp16, each operand its own; products and sums in
-// fp32, one rounding at the end. The grid of tiles depends on the shape only and the summed dim is never cut
-// between threads, so bits do not depend on the team. Nothing allocates when a product runs.
-// Thread safety: a plan is constant; one run at a time per workspace.
+// fp32, one rounding at the end. How a product is cut up depends on its shape only, and the summed dim is
+// never cut between threads, so bits do not depend on the team. Nothing allocates when a product runs. Thread
+// safety: a plan is constant; one run at a time per workspace.
 #pragma once
 
 #include <cstddef>
@@ -49,15 +49,22 @@ class ProductPlan {
  public:
   ProductPlan(const ProductShape& shape, int threads);
 
-  int64_t workspace_bytes() const { return threads_ * thread_bytes_; }
+  int64_t workspace_bytes() const { return workspace_bytes_; }
   // `workspace`: workspace_bytes(), 64-byte aligned. The team has at most `threads` threads.
   void run(ThreadTeam& team, const ProductOperands& operands, std::span<std::byte> workspace) const;
 
  private:
+  struct Run;
+  bool direct() const { return shape_.result == DType::fp32; }
+  void pack_slab(ThreadTeam& team, const Run& run, int64_t column_slab, int64_t depth_slab) const;
+  void run_tile(const Run& run, int64_t column_slab, int64_t depth_slab, int64_t tile, int thread) const;
+
   ProductShape shape_;
-  TileGrid grid_;
+  ProductGrid grid_;
   int threads_;
-  int64_t scratch_bytes_, thread_bytes_;
+  // The workspace: the packed slab, then the sums if they last from slab to slab, then what each thread
+  // needs: packed rows of A, and sums of a panel.
+  int64_t slab_bytes_, sums_bytes_, rows_bytes_, thread_bytes_, workspace_bytes_;
 };
 
 }  // namespace athanor::cpu

@@ -1,44 +1,46 @@
 #include "athanor/kernels/cpu/matmul_grid.h"
 
-#include <algorithm>
-
-#include "athanor/kernels/cpu/rows.h"
+#include "athanor/kernels/cpu/matmul_tile.h"
 
 namespace athanor::cpu {
 namespace {
 
-// Units of a packed strip on the widest instruction set: smaller pieces would be padded.
-constexpr int64_t row_unit = 8, column_unit = 48;
-// Packing costs a tile (rows + columns) x depth, multiplying rows x columns x depth: large tiles are better,
-// as long as the packed block of columns stays in the second cache.
-constexpr int64_t most_rows = 512, most_columns = 768;
+// Elements of a packed slab: 16 MiB.
+constexpr int64_t slab_elements = int64_t{4} << 20;
+constexpr int64_t least_slab_columns = 384;
+// A tile's rows of A are packed for the whole depth of the slab.
+constexpr int64_t short_depth = 1024, long_depth = 4096;
+// A tile's rows share what it reads of B from the third cache; its columns share the packing of A.
+constexpr int64_t most_rows = 256, least_rows = 96;
 // Enough tiles to share among cores, unless they would get shorter than it takes to hand them out.
-constexpr int64_t wanted_tiles = 16;
-constexpr double least_flops = 8e6;
+constexpr int64_t wanted_tiles = 8;
+constexpr double least_flops = 4e6;
 
 }  // namespace
 
-int64_t EvenSplit::longest() const {
-  int64_t most = 0;
-  for (int64_t part = 0; part < parts; ++part) most = std::max(most, end(part) - begin(part));
-  return most;
+EvenSplit ProductGrid::columns(int64_t slab) const {
+  return EvenSplit::into(column_slabs.end(slab) - column_slabs.begin(slab), column_parts, column_unit);
 }
 
-TileGrid tile_grid(int64_t rows, int64_t columns, int64_t depth) {
-  TileGrid grid{{rows, std::max<int64_t>(1, ceil_divide(rows, most_rows)), row_unit},
-                {columns, std::max<int64_t>(1, ceil_divide(columns, most_columns)), column_unit}};
+ProductGrid product_grid(int64_t rows, int64_t columns, int64_t depth, bool sums_in_place) {
+  ProductGrid grid;
+  const int64_t most_depth = sums_in_place || depth > long_depth ? short_depth : long_depth;
+  grid.depth_slabs = EvenSplit::into(depth, ceil_divide(depth, most_depth), depth_block);
+  const int64_t slab_depth = std::max<int64_t>(1, grid.depth_slabs.longest());
+  const int64_t slab_columns = std::max(least_slab_columns, slab_elements / slab_depth);
+  grid.column_slabs = EvenSplit::into(columns, ceil_divide(columns, slab_columns), column_unit);
+
+  const int64_t tile_columns = grid.column_slabs.longest();
   const double flops =
-      2.0 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(depth);
-  while (grid.tiles() < wanted_tiles && flops / static_cast<double>(2 * grid.tiles()) >= least_flops) {
-    const int64_t tile_rows = rows / grid.rows.parts, tile_columns = columns / grid.columns.parts;
-    if (tile_rows >= tile_columns && tile_rows >= 2 * row_unit) {
-      grid.rows.parts *= 2;
-    } else if (tile_columns >= 2 * column_unit) {
-      grid.columns.parts *= 2;
-    } else {
-      break;
-    }
-  }
+      2.0 * static_cast<double>(rows) * static_cast<double>(tile_columns) * static_cast<double>(slab_depth);
+  const int64_t wanted =
+      std::clamp<int64_t>(static_cast<int64_t>(std::min(flops / least_flops, 1e6)), 1, wanted_tiles);
+  const int64_t row_parts =
+      std::max(ceil_divide(rows, most_rows), std::min(wanted, ceil_divide(rows, least_rows)));
+  grid.rows = EvenSplit::into(rows, row_parts, row_unit);
+  // Few rows: columns are cut too.
+  grid.column_parts =
+      std::clamp<int64_t>(wanted / grid.rows.parts, 1, ceil_divide(tile_columns, column_unit));
   return grid;
 }
 

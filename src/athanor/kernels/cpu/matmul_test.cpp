@@ -1,5 +1,6 @@
 #include "athanor/kernels/cpu/matmul.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -145,9 +146,8 @@ TEST(Matmul, EveryType) {
 TEST(Matmul, Accumulates) {
   for (const ProductForm form : forms) {
     for (const DType result : testing::storage_types)
-      check({.shape = {form, 70, 90, 300, DType::bf16, DType::bf16, result},
-             .accumulate = true,
-             .padding = 3});
+      check(
+          {.shape = {form, 70, 90, 300, DType::bf16, DType::bf16, result}, .accumulate = true, .padding = 3});
   }
 }
 

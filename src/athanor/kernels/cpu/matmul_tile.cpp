@@ -14,17 +14,6 @@
 
 #include "athanor/kernels/cpu/vector-inl.h"
 
-#ifndef ATHANOR_MATMUL_TILE_ONCE
-#define ATHANOR_MATMUL_TILE_ONCE
-namespace athanor::cpu {
-// Rows of A that are packed at a time: its strips are read from the second cache, wide enough to take whole
-// cache lines of an operand that is not depth-contiguous.
-inline constexpr int64_t group_rows = 64;
-// Strips of B are at most this wide on any instruction set, and divide it.
-inline constexpr int64_t widest_strip = 48;
-}  // namespace athanor::cpu
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace athanor::cpu {
 namespace HWY_NAMESPACE {
@@ -32,33 +21,38 @@ namespace HWY_NAMESPACE {
 // A strip of A times a strip of B is summed in strip_rows x strip_vectors registers; with strip_vectors of B
 // and one broadcast element of A they fill the register file (32 or 16), and there are enough independent
 // sums to hide the latency of the fused multiply-add.
-inline constexpr int64_t depth_block = product_depth_block;
 inline constexpr int64_t strip_rows = float_lanes == 16 ? 8 : 4;
 inline constexpr int64_t strip_vectors = 3;
 inline constexpr int64_t strip_columns = strip_vectors * float_lanes;
-static_assert(widest_strip % strip_columns == 0 && group_rows % strip_rows == 0);
+static_assert(row_unit % strip_rows == 0 && column_unit % strip_columns == 0);
 
-// How a strip of A is packed: row by row, or interleaved: all rows of k = 0, then of k = 1 ...
-enum class StripLayout { rows, interleaved };
+// Where the elements of a strip of A are: in the rows of the operand itself; packed row by row; or
+// interleaved: all rows of k = 0, then of k = 1 ...
+enum class StripLayout { in_place, rows, interleaved };
 
-// c[strip_rows, vectors * lanes] (+)= a b over `depth` <= depth_block.
+// sums[strip_rows, vectors * lanes] (+)= a b over `depth`.
 template <int64_t vectors, StripLayout layout>
-void multiply_strips(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t depth,
-                     float* HWY_RESTRICT c, int64_t c_stride, bool accumulate) {
-  constexpr int64_t row_step = layout == StripLayout::rows ? depth_block : 1;
-  constexpr int64_t depth_step = layout == StripLayout::rows ? 1 : strip_rows;
+void multiply_strips(const float* HWY_RESTRICT a, int64_t a_stride, int64_t rows, const float* HWY_RESTRICT b,
+                     int64_t depth, float* HWY_RESTRICT sums, int64_t sums_stride, bool accumulate) {
   const FloatTag d;
-  Float sums[static_cast<size_t>(strip_rows)][static_cast<size_t>(vectors)];
+  const float* row[static_cast<size_t>(strip_rows)];
 #pragma GCC unroll 8
   for (int64_t i = 0; i < strip_rows; ++i) {
-#pragma GCC unroll 3
-    for (int64_t j = 0; j < vectors; ++j) sums[i][j] = zero();
+    // A row beyond the last repeats it; nobody reads its sums.
+    if constexpr (layout == StripLayout::in_place) row[i] = a + std::min(i, rows - 1) * a_stride;
+    if constexpr (layout == StripLayout::rows) row[i] = a + i * depth_block;
+    if constexpr (layout == StripLayout::interleaved) row[i] = a + i;
   }
-  // The sums in memory come from far away by then; fetch them while multiplying.
+  constexpr int64_t step = layout == StripLayout::interleaved ? strip_rows : 1;
+  Float sum[static_cast<size_t>(strip_rows)][static_cast<size_t>(vectors)];
+  // The sums in memory may come from far away; fetch them while multiplying.
 #pragma GCC unroll 8
   for (int64_t i = 0; i < strip_rows; ++i) {
 #pragma GCC unroll 3
-    for (int64_t j = 0; j < vectors; ++j) hwy::Prefetch(c + i * c_stride + j * float_lanes);
+    for (int64_t j = 0; j < vectors; ++j) {
+      sum[i][j] = zero();
+      hwy::Prefetch(sums + i * sums_stride + j * float_lanes);
+    }
   }
   for (int64_t k = 0; k < depth; ++k) {
     Float right[static_cast<size_t>(vectors)];
@@ -66,51 +60,47 @@ void multiply_strips(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, i
     for (int64_t j = 0; j < vectors; ++j) right[j] = hn::Load(d, b + j * float_lanes);
 #pragma GCC unroll 8
     for (int64_t i = 0; i < strip_rows; ++i) {
-      const Float left = hn::Set(d, a[i * row_step]);
+      const Float left = hn::Set(d, row[i][k * step]);
 #pragma GCC unroll 3
-      for (int64_t j = 0; j < vectors; ++j) sums[i][j] = hn::MulAdd(left, right[j], sums[i][j]);
+      for (int64_t j = 0; j < vectors; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
     }
-    a += depth_step;
     b += strip_columns;
   }
 #pragma GCC unroll 8
   for (int64_t i = 0; i < strip_rows; ++i) {
 #pragma GCC unroll 3
     for (int64_t j = 0; j < vectors; ++j) {
-      float* to = c + i * c_stride + j * float_lanes;
-      hn::StoreU(accumulate ? hn::Add(sums[i][j], hn::LoadU(d, to)) : sums[i][j], d, to);
+      float* to = sums + i * sums_stride + j * float_lanes;
+      hn::StoreU(accumulate ? hn::Add(sum[i][j], hn::LoadU(d, to)) : sum[i][j], d, to);
     }
   }
 }
 
-// The same for a strip that is cut off at the edge of the tile: only [rows, columns] of it are written.
+// The same for a strip that is cut off at the edge: only [rows, columns] of it are written.
 template <int64_t vectors, StripLayout layout>
-void multiply_edge_strips(const float* a, const float* b, int64_t depth, float* c, int64_t c_stride,
-                          bool accumulate, int64_t rows, int64_t columns) {
+void multiply_edge_strips(const float* a, int64_t a_stride, int64_t rows, const float* b, int64_t columns,
+                          int64_t depth, float* sums, int64_t sums_stride, bool accumulate) {
   HWY_ALIGN float whole[static_cast<size_t>(strip_rows * strip_columns)];
-  multiply_strips<vectors, layout>(a, b, depth, whole, strip_columns, false);
+  multiply_strips<vectors, layout>(a, a_stride, rows, b, depth, whole, strip_columns, false);
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
       const float sum = whole[i * strip_columns + j];
-      c[i * c_stride + j] = accumulate ? c[i * c_stride + j] + sum : sum;
+      float& to = sums[i * sums_stride + j];
+      to = accumulate ? to + sum : sum;
     }
   }
 }
 
-template <StripLayout layout>
-HWY_INLINE void multiply_strip(const float* a, const float* b, int64_t depth, float* c, int64_t c_stride,
-                               bool accumulate, int64_t rows, int64_t columns) {
-  const int64_t vectors = ceil_divide(columns, float_lanes);
+template <int64_t vectors, StripLayout layout>
+HWY_INLINE void multiply_strips_of(const float* a, int64_t a_stride, int64_t rows, const float* b,
+                                   int64_t columns, int64_t depth, float* sums, int64_t sums_stride,
+                                   bool accumulate) {
   if (rows == strip_rows && columns == vectors * float_lanes) {
-    if (vectors == 3) return multiply_strips<3, layout>(a, b, depth, c, c_stride, accumulate);
-    if (vectors == 2) return multiply_strips<2, layout>(a, b, depth, c, c_stride, accumulate);
-    return multiply_strips<1, layout>(a, b, depth, c, c_stride, accumulate);
+    multiply_strips<vectors, layout>(a, a_stride, rows, b, depth, sums, sums_stride, accumulate);
+  } else {
+    multiply_edge_strips<vectors, layout>(a, a_stride, rows, b, columns, depth, sums, sums_stride,
+                                          accumulate);
   }
-  if (vectors == 3)
-    return multiply_edge_strips<3, layout>(a, b, depth, c, c_stride, accumulate, rows, columns);
-  if (vectors == 2)
-    return multiply_edge_strips<2, layout>(a, b, depth, c, c_stride, accumulate, rows, columns);
-  return multiply_edge_strips<1, layout>(a, b, depth, c, c_stride, accumulate, rows, columns);
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -161,7 +151,10 @@ void transpose_rows(const float* rows, int64_t stride, int64_t depth, float* to)
 }
 
 // Strips of B, one after the other, each [depth_block][strip_columns]; columns beyond the last are zero.
-void pack_b(const ProductOperand& b, int64_t columns, int64_t first_k, int64_t depth, float* to) {
+void pack_column_strips(const ProductOperand& whole, int64_t first, int64_t columns, int64_t first_k,
+                        int64_t depth, float* to) {
+  ProductOperand b = whole;
+  b.data = whole.at(first, 0);
   if (b.depth_contiguous) {
     HWY_ALIGN float widened[static_cast<size_t>(float_lanes * depth_block)];
     for (int64_t column = 0; column < columns; column += float_lanes) {
@@ -214,9 +207,10 @@ void pack_b(const ProductOperand& b, int64_t columns, int64_t first_k, int64_t d
 
 // Strips of A, one after the other, each [strip_rows][depth_block] if it is depth-contiguous, else
 // [depth_block][strip_rows]; rows beyond the last are zero.
-void pack_a(const ProductOperand& a, int64_t first_row, int64_t rows, int64_t first_k, int64_t depth,
-            float* to) {
+void pack_row_strips(const ProductOperand& a, int64_t first, int64_t rows, int64_t first_k, int64_t depth,
+                     float* to) {
   const int64_t padded = ceil_divide(rows, strip_rows) * strip_rows;
+  const auto size = static_cast<int64_t>(size_of(a.dtype));
   if (a.depth_contiguous) {
     for (int64_t i = 0; i < padded; ++i) {
       float* row = to + i * depth_block;
@@ -224,103 +218,93 @@ void pack_a(const ProductOperand& a, int64_t first_row, int64_t rows, int64_t fi
         std::memset(row, 0, static_cast<size_t>(depth) * sizeof(float));
         continue;
       }
-      if (i + 4 < rows)
-        prefetch_bytes(a.at(first_row + i + 4, first_k), depth * static_cast<int64_t>(size_of(a.dtype)));
-      const float* values = widen(a.at(first_row + i, first_k), a.dtype, depth, row);
+      if (i + 4 < rows) prefetch_bytes(a.at(first + i + 4, first_k), depth * size);
+      const float* values = widen(a.at(first + i, first_k), a.dtype, depth, row);
       if (values != row) std::memcpy(row, values, static_cast<size_t>(depth) * sizeof(float));
     }
     return;
   }
-  HWY_ALIGN float widened[static_cast<size_t>(group_rows)] = {};
+  // A few strips at a time: they lie a power of two apart, and more would share too few sets of the first
+  // cache.
+  constexpr int64_t group = 64;
+  HWY_ALIGN float widened[static_cast<size_t>(group)];
   const hn::CappedTag<float, static_cast<size_t>(strip_rows)> d;
-  for (int64_t k = 0; k < depth; ++k) {
-    if (k + 8 < depth)
-      prefetch_bytes(a.at(first_row, first_k + k + 8), rows * static_cast<int64_t>(size_of(a.dtype)));
-    const float* values = widen(a.at(first_row, first_k + k), a.dtype, rows, widened);
-    if (values != widened && rows < padded) {
-      std::memcpy(widened, values, static_cast<size_t>(rows) * sizeof(float));
-      values = widened;
-    }
-    float* strip = to + k * strip_rows;
-    for (int64_t i = 0; i < padded; i += strip_rows) {
-      for (int64_t lane = 0; lane < strip_rows; lane += static_cast<int64_t>(hn::Lanes(d)))
-        hn::StoreU(hn::LoadU(d, values + i + lane), d, strip + lane);
-      strip += depth_block * strip_rows;
+  for (int64_t begin = 0; begin < rows; begin += group) {
+    const int64_t count = std::min(group, rows - begin);
+    const int64_t padded_count = ceil_divide(count, strip_rows) * strip_rows;
+    for (int64_t k = 0; k < depth; ++k) {
+      if (k + 8 < depth) prefetch_bytes(a.at(first + begin, first_k + k + 8), count * size);
+      const float* values = widen(a.at(first + begin, first_k + k), a.dtype, count, widened);
+      if (count < padded_count) {
+        if (values != widened) std::memcpy(widened, values, static_cast<size_t>(count) * sizeof(float));
+        std::fill(widened + count, widened + padded_count, 0.0F);
+        values = widened;
+      }
+      float* strip = to + begin * depth_block + k * strip_rows;
+      for (int64_t i = 0; i < padded_count; i += strip_rows) {
+        for (int64_t lane = 0; lane < strip_rows; lane += static_cast<int64_t>(hn::Lanes(d)))
+          hn::StoreU(hn::LoadU(d, values + i + lane), d, strip + lane);
+        strip += depth_block * strip_rows;
+      }
     }
   }
 }
 
-// Brings a block of an operand into the second cache, a few lines at a time, while another is multiplied:
-// packing by itself would wait for memory while the multipliers wait for it.
-class BlockPrefetch {
+// Asks for a run of memory a few lines at a time.
+class RunPrefetch {
  public:
-  // Vectors [first, first + vectors), elements [first_k, first_k + depth); `calls` of step() bring it all.
-  BlockPrefetch(const ProductOperand& operand, int64_t first, int64_t vectors, int64_t first_k, int64_t depth,
-                int64_t calls) {
-    if (vectors <= 0 || depth <= 0) return;
-    const auto size = static_cast<int64_t>(size_of(operand.dtype));
-    next_ = operand.at(first, first_k);
-    row_step_ = operand.stride * size;
-    row_bytes_ = (operand.depth_contiguous ? depth : vectors) * size;
-    rows_left_ = operand.depth_contiguous ? vectors : depth;
-    per_step_ = ceil_divide(rows_left_ * ceil_divide(row_bytes_, line), std::max<int64_t>(1, calls));
-  }
+  RunPrefetch(const float* from, int64_t floats, int64_t steps)
+      : next_(reinterpret_cast<const std::byte*>(from)),
+        per_step_(from == nullptr ? 0 : ceil_divide(floats * 4, std::max<int64_t>(1, steps) * 64) * 64) {}
   HWY_INLINE void step() {
-    for (int64_t i = 0; i < per_step_ && rows_left_ > 0; ++i) {
-      __builtin_prefetch(next_ + offset_, 0, 2);
-      offset_ += line;
-      if (offset_ >= row_bytes_) {
-        offset_ = 0;
-        next_ += row_step_;
-        --rows_left_;
-      }
-    }
+    for (int64_t i = 0; i < per_step_; i += 64) __builtin_prefetch(next_ + i, 0, 2);  // to the second cache
+    next_ += per_step_;
   }
 
  private:
-  static constexpr int64_t line = 64;
-  const std::byte* next_ = nullptr;
-  int64_t row_step_ = 0, row_bytes_ = 0, rows_left_ = 0, per_step_ = 0, offset_ = 0;
+  const std::byte* next_;
+  int64_t per_step_;
 };
 
-void multiply_tile(const ProductOperand& a, const ProductOperand& b, int64_t rows, int64_t columns,
-                   int64_t depth, float* c, int64_t c_stride, bool accumulate, float* scratch) {
-  float* const packed_a = scratch;
-  float* const packed_b = scratch + group_rows * depth_block;
-  for (int64_t first_k = 0; first_k < depth; first_k += depth_block) {
-    const int64_t block = std::min(depth_block, depth - first_k);
-    const bool add = accumulate || first_k > 0;
-    pack_b(b, columns, first_k, block, packed_b);
-    const int64_t next_block = std::min(depth_block, depth - first_k - block);
-    const int64_t strips = ceil_divide(columns, strip_columns);
-    BlockPrefetch next_b(b, 0, columns, first_k + block, next_block, ceil_divide(rows, strip_rows) * strips);
-    for (int64_t first_row = 0; first_row < rows; first_row += group_rows) {
-      const int64_t group = std::min(group_rows, rows - first_row);
-      pack_a(a, first_row, group, first_k, block, packed_a);
-      const bool last_group = first_row + group == rows;
-      BlockPrefetch next_a(
-          a, last_group ? 0 : first_row + group,
-          last_group ? std::min(group_rows, rows) : std::min(group_rows, rows - first_row - group),
-          last_group ? first_k + block : first_k, last_group ? next_block : block,
-          ceil_divide(group, strip_rows) * strips);
-      for (int64_t i = 0; i < group; i += strip_rows) {
-        const float* a_strip = packed_a + i * depth_block;
-        float* c_row = c + (first_row + i) * c_stride;
-        const int64_t strip_height = std::min(strip_rows, group - i);
-        for (int64_t j = 0; j < columns; j += strip_columns) {
-          const int64_t strip_width = std::min(strip_columns, columns - j);
-          next_a.step();
-          next_b.step();
-          if (a.depth_contiguous) {
-            multiply_strip<StripLayout::rows>(a_strip, packed_b + j * depth_block, block, c_row + j, c_stride,
-                                              add, strip_height, strip_width);
-          } else {
-            multiply_strip<StripLayout::interleaved>(a_strip, packed_b + j * depth_block, block, c_row + j,
-                                                     c_stride, add, strip_height, strip_width);
-          }
-        }
+template <StripLayout layout>
+void multiply_block_as(const RowBlock& a, const float* b, int64_t rows, int64_t columns, int64_t depth,
+                       float* sums, int64_t sums_stride, bool accumulate, const float* next) {
+  RunPrefetch prefetch(next, columns * depth_block,
+                       ceil_divide(rows, strip_rows) * ceil_divide(columns, strip_columns));
+  for (int64_t i = 0; i < rows; i += strip_rows) {
+    const float* a_strip = a.data + i * (layout == StripLayout::in_place ? a.stride : depth_block);
+    const int64_t height = std::min(strip_rows, rows - i);
+    for (int64_t j = 0; j < columns; j += strip_columns) {
+      const float* b_strip = b + j * depth_block;
+      float* to = sums + i * sums_stride + j;
+      const int64_t width = std::min(strip_columns, columns - j);
+      prefetch.step();
+      switch (ceil_divide(width, float_lanes)) {
+        case 3:
+          multiply_strips_of<3, layout>(a_strip, a.stride, height, b_strip, width, depth, to, sums_stride,
+                                        accumulate);
+          break;
+        case 2:
+          multiply_strips_of<2, layout>(a_strip, a.stride, height, b_strip, width, depth, to, sums_stride,
+                                        accumulate);
+          break;
+        default:
+          multiply_strips_of<1, layout>(a_strip, a.stride, height, b_strip, width, depth, to, sums_stride,
+                                        accumulate);
       }
     }
+  }
+}
+
+void multiply_block_strips(const RowBlock& a, const float* b, int64_t rows, int64_t columns, int64_t depth,
+                           float* sums, int64_t sums_stride, bool accumulate, const float* next) {
+  if (a.in_place) {
+    multiply_block_as<StripLayout::in_place>(a, b, rows, columns, depth, sums, sums_stride, accumulate, next);
+  } else if (a.interleaved) {
+    multiply_block_as<StripLayout::interleaved>(a, b, rows, columns, depth, sums, sums_stride, accumulate,
+                                                next);
+  } else {
+    multiply_block_as<StripLayout::rows>(a, b, rows, columns, depth, sums, sums_stride, accumulate, next);
   }
 }
 
@@ -346,22 +330,26 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace athanor::cpu {
 
-HWY_EXPORT(multiply_tile);
+HWY_EXPORT(pack_row_strips);
+HWY_EXPORT(pack_column_strips);
+HWY_EXPORT(multiply_block_strips);
 HWY_EXPORT(add_to_row);
 HWY_EXPORT(narrow_row);
 
-int64_t tile_product_scratch_bytes(int64_t columns) {
-  const int64_t padded = ceil_divide(columns, widest_strip) * widest_strip;
-  return (group_rows + padded) * product_depth_block * static_cast<int64_t>(sizeof(float));
+void pack_rows(const ProductOperand& a, int64_t first, int64_t count, int64_t first_k, int64_t depth,
+               float* to) {
+  HWY_DYNAMIC_DISPATCH(pack_row_strips)(a, first, count, first_k, depth, to);
 }
 
-void tile_product(const ProductOperand& a, const ProductOperand& b, int64_t rows, int64_t columns,
-                  int64_t depth, float* c, int64_t c_stride, bool accumulate, std::byte* scratch) {
-  if (depth == 0 && !accumulate) {
-    for (int64_t row = 0; row < rows; ++row) std::fill_n(c + row * c_stride, columns, 0.0F);
-  }
-  HWY_DYNAMIC_DISPATCH(multiply_tile)
-  (a, b, rows, columns, depth, c, c_stride, accumulate, reinterpret_cast<float*>(scratch));
+void pack_columns(const ProductOperand& b, int64_t first, int64_t count, int64_t first_k, int64_t depth,
+                  float* to) {
+  HWY_DYNAMIC_DISPATCH(pack_column_strips)(b, first, count, first_k, depth, to);
+}
+
+void multiply_block(const RowBlock& a, const float* b, int64_t rows, int64_t columns, int64_t depth,
+                    float* sums, int64_t sums_stride, bool accumulate, const float* next) {
+  HWY_DYNAMIC_DISPATCH(multiply_block_strips)
+  (a, b, rows, columns, depth, sums, sums_stride, accumulate, next);
 }
 
 void finish_tile(int64_t rows, int64_t columns, float* sums, int64_t sums_stride, ConstSpan bias,

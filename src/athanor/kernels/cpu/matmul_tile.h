@@ -1,13 +1,13 @@
-// One tile of a matrix product, on the calling thread: packs blocks of both operands as fp32 and multiplies
-// them in registers; then bias, addend, activation and narrowing on the tile while it is cached.
+// The inner part of a matrix product, on the calling thread: packs blocks of the operands as fp32, multiplies
+// blocks in registers, and finishes a tile with bias, addend, activation and narrowing while it is cached.
 //
-// Called by matmul. Thread safety: pure functions of their operands and scratch.
+// Called by matmul. Thread safety: pure functions of their operands.
 //
 // The scheme is the usual one of layered blocking (Goto and van de Geijn, "Anatomy of high-performance matrix
-// multiplication", 2008): a block of B stays in the second cache, a strip of A in the first, sums in
-// registers. Types are widened while packing, so every storage type runs at the speed of fp32. An element's
-// sum is that of blocks of depth_block products, each summed in order: it depends on the two vectors alone,
-// not on the tile it is computed in nor on the strides.
+// multiplication", 2008): sums in registers, blocks of both operands in the second cache. Types are widened
+// while packing, so every storage type runs at the speed of fp32.
+// An element's sum is that of blocks of depth_block products, each summed in order: it depends on the two
+// vectors alone, not on the tile it is computed in, nor on strides and types' layouts in memory.
 #pragma once
 
 #include <cstddef>
@@ -29,18 +29,31 @@ struct ProductOperand {
     const int64_t element = depth_contiguous ? vector * stride + k : k * stride + vector;
     return data + element * static_cast<int64_t>(size_of(dtype));
   }
-  // The operand that begins at vector `vector`.
-  ProductOperand from(int64_t vector) const { return {at(vector, 0), dtype, stride, depth_contiguous}; }
 };
 
-inline constexpr int64_t product_depth_block = 256;
+// Depth of a block. Packed blocks lie one after the other, each depth_block floats for every vector, vectors
+// padded to a multiple of their unit: any range that begins at a multiple of the unit is contiguous.
+inline constexpr int64_t depth_block = 256;
+inline constexpr int64_t row_unit = 8, column_unit = 48;
 
-// Bytes of scratch for tiles of at most so many columns.
-int64_t tile_product_scratch_bytes(int64_t columns);
+// Rows of A: packed, or in place if the operand is fp32 and depth-contiguous.
+struct RowBlock {
+  const float* data = nullptr;
+  int64_t stride = 0;  // elements between rows when in place
+  bool in_place = false;
+  bool interleaved = false;  // packed from an operand that is not depth-contiguous
+};
 
-// c[rows, columns] = A B, added to what is there if `accumulate`. `scratch`: 64-byte aligned.
-void tile_product(const ProductOperand& a, const ProductOperand& b, int64_t rows, int64_t columns,
-                  int64_t depth, float* c, int64_t c_stride, bool accumulate, std::byte* scratch);
+// Packs vectors [first, first + count) and elements [first_k, first_k + depth), depth <= depth_block.
+void pack_rows(const ProductOperand& a, int64_t first, int64_t count, int64_t first_k, int64_t depth,
+               float* to);
+void pack_columns(const ProductOperand& b, int64_t first, int64_t count, int64_t first_k, int64_t depth,
+                  float* to);
+
+// sums[rows, columns] = A B over `depth` <= depth_block, or added to what is there. `next` (may be null) is
+// what will be multiplied next; it is brought nearer meanwhile.
+void multiply_block(const RowBlock& a, const float* b, int64_t rows, int64_t columns, int64_t depth,
+                    float* sums, int64_t sums_stride, bool accumulate, const float* next);
 
 // sums += bias + addend, activated = gelu(sums), result = sums, for a tile [rows, columns]; each of bias,
 // addend, activated and result may be absent.
