@@ -1,5 +1,6 @@
 #include "athanor/kernels/cpu/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -49,11 +50,21 @@ struct Layout {
     Carver ranges(nullptr), scratch(nullptr), partial(nullptr);
     carve_ranges(ranges, shape, grid);
     carve_scratch(scratch, shape, grid, direction);
-    if (direction == AttentionDirection::backward && grid.chunks > 1)
-      partial.take<float>(grid.tiles * 2 * shape.key_length * grid.padded_size);
+    carve_partial(partial, shape);
     range_bytes = ranges.used();
     scratch_bytes = scratch.used();
     partial_bytes = partial.used();
+  }
+  struct Partial {
+    float* sums;
+    uint8_t* summed;
+  };
+  Partial carve_partial(Carver& carver, const AttentionShape& shape) const {
+    const int64_t tiles = grid.chunks > 1 ? grid.tiles : 0;
+    Partial partial{};
+    partial.sums = carver.take<float>(tiles * 2 * shape.key_length * grid.padded_size);
+    partial.summed = carver.take<uint8_t>(tiles * grid.key_blocks);
+    return partial;
   }
   int64_t bytes(int threads) const { return range_bytes + scratch_bytes * threads + partial_bytes; }
 };
@@ -67,9 +78,38 @@ void find_ranges(const AttentionTokens& tokens, int64_t batch, int64_t length, i
   }
 }
 
+// Cuts the items (units, heads in turn within each) of every sample into chunks of about equally many visible
+// blocks.
+void find_chunks(const AttentionJob& job) {
+  const AttentionGrid& grid = job.grid;
+  const int64_t heads = job.shape.query_heads / job.shape.key_heads;
+  for (int64_t b = 0; b < job.shape.batch; ++b) {
+    const TokenRange* queries = job.ranges.query_blocks + b * grid.query_blocks;
+    const TokenRange* keys = job.ranges.key_blocks + b * grid.key_blocks;
+    const auto work_of = [&](int64_t unit) {  // of one head
+      int64_t work = 0;
+      for (int64_t q = unit * grid.panels; q < std::min(grid.query_blocks, (unit + 1) * grid.panels); ++q)
+        for (int64_t k = 0; k < grid.key_blocks; ++k)
+          work += visibility(queries[q], keys[k], job.options.window) != Visibility::none ? 1 : 0;
+      return work;
+    };
+    int64_t total = 0;
+    for (int64_t unit = 0; unit < grid.units_per_head; ++unit) total += work_of(unit) * heads;
+    int64_t* starts = job.ranges.chunk_starts + b * (grid.chunks + 1);
+    int64_t chunk = 0, before = 0;
+    for (int64_t unit = 0; unit < grid.units_per_head; ++unit) {
+      const int64_t work = work_of(unit);
+      for (int64_t head = 0; head < heads; ++head, before += work)
+        while (chunk < grid.chunks && before * grid.chunks >= total * chunk)
+          starts[chunk++] = unit * heads + head;
+    }
+    while (chunk <= grid.chunks) starts[chunk++] = grid.units_per_head * heads;
+  }
+}
+
 AttentionJob make_job(const AttentionShape& shape, const AttentionOptions& options,
                       const AttentionTokens& queries, const AttentionTokens& keys, const Layout& layout,
-                      int threads, std::byte* workspace) {
+                      AttentionDirection direction, int threads, std::byte* workspace) {
   Carver carver(workspace);
   AttentionJob job{.shape = shape,
                    .options = options,
@@ -91,13 +131,20 @@ AttentionJob make_job(const AttentionShape& shape, const AttentionOptions& optio
   job.ranges = carve_ranges(carver, shape, layout.grid);
   job.scratch = workspace + layout.range_bytes;
   job.scratch_bytes = layout.scratch_bytes;
-  job.partial_sums =
-      reinterpret_cast<float*>(workspace + layout.range_bytes + layout.scratch_bytes * threads);
+  Carver partial_carver(workspace + layout.range_bytes + layout.scratch_bytes * threads);
+  const Layout::Partial partial = layout.carve_partial(partial_carver, shape);
+  job.partial_sums = partial.sums;
+  job.partial_summed = partial.summed;
+  for (int thread = 0; thread < threads; ++thread) {
+    Carver scratch(job.scratch + thread * job.scratch_bytes);
+    *carve_scratch(scratch, shape, layout.grid, direction).packed_owner = -1;
+  }
   const AttentionGrid& grid = layout.grid;
   find_ranges(queries, shape.batch, shape.query_length, grid.query_groups, grid.query_blocks,
               job.ranges.query_groups, job.ranges.query_blocks);
   find_ranges(keys, shape.batch, shape.key_length, grid.key_groups, grid.key_blocks, job.ranges.key_groups,
               job.ranges.key_blocks);
+  if (grid.chunks > 1) find_chunks(job);
   return job;
 }
 
@@ -134,8 +181,8 @@ void attention_forward(const AttentionForward& call, ThreadTeam& team, std::byte
     if (!is_float_storage(dtype)) unsupported_type(dtype);
   if (call.logsumexp.dtype != DType::fp32) unsupported_type(call.logsumexp.dtype);
   const Layout layout(call.shape, AttentionDirection::forward);
-  AttentionJob job =
-      make_job(call.shape, call.options, call.query_tokens, call.key_tokens, layout, team.size(), workspace);
+  AttentionJob job = make_job(call.shape, call.options, call.query_tokens, call.key_tokens, layout,
+                              AttentionDirection::forward, team.size(), workspace);
   job.q = call.q;
   job.k = call.k;
   job.v = call.v;
@@ -153,8 +200,8 @@ void attention_backward(const AttentionBackward& call, ThreadTeam& team, std::by
     if (!is_float_storage(dtype)) unsupported_type(dtype);
   if (call.logsumexp.dtype != DType::fp32) unsupported_type(call.logsumexp.dtype);
   const Layout layout(call.shape, AttentionDirection::backward);
-  AttentionJob job =
-      make_job(call.shape, call.options, call.query_tokens, call.key_tokens, layout, team.size(), workspace);
+  AttentionJob job = make_job(call.shape, call.options, call.query_tokens, call.key_tokens, layout,
+                              AttentionDirection::backward, team.size(), workspace);
   job.q = call.q;
   job.k = call.k;
   job.v = call.v;

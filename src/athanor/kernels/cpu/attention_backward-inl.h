@@ -20,25 +20,32 @@ HWY_BEFORE_NAMESPACE();
 namespace athanor::cpu {
 namespace HWY_NAMESPACE {
 
-// Weights and score gradients of the segment from its scores and value products.
-template <class Arithmetic>
-HWY_NOINLINE void find_gradients(const TileContext& context, const Panel& panel, const Segment& segment) {
+// Weights and score gradients of the segment from its scores and value products, `kVectors` vectors of
+// columns from `column` on.
+template <class Arithmetic, int kVectors>
+HWY_INLINE void find_gradients_of(const TileContext& context, const Panel& panel, const Segment& segment,
+                                  int64_t column) {
   const FloatTag d;
   const AttentionScratch& scratch = context.scratch;
-  const int64_t lanes = panel.index * attention_block;
+  const int64_t lanes = panel.index * attention_block + column;
   const Float scale = splat(static_cast<float>(context.job->options.scale));
-  for (int64_t v = first_vector(segment); v < first_vector(segment) + vector_count(segment); ++v) {
-    const int64_t column = v * float_lanes;
-    const Float shift = hn::LoadU(d, scratch.maximum + lanes + column);
-    const Float total = hn::LoadU(d, scratch.sum + lanes + column);
-    const int64_t end = segment.first_row + segment.rows;
-    for (int64_t row = segment.first_row; row < end; row += 2) {
+  Float shift[static_cast<size_t>(kVectors)], total[static_cast<size_t>(kVectors)];
+  ATHANOR_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    shift[v] = hn::LoadU(d, scratch.maximum + lanes + v * float_lanes);
+    total[v] = hn::LoadU(d, scratch.sum + lanes + v * float_lanes);
+  }
+  const int64_t end = segment.first_row + segment.rows;
+  for (int64_t row = segment.first_row; row < end; row += 2) {
+    const bool both = row + 1 < end;
+    ATHANOR_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
       Float weights[2], gradients[2];
       ATHANOR_UNROLL
-      for (int64_t i = 0; i < 2; ++i) {
+      for (int i = 0; i < 2; ++i) {
         // The second row of an odd end repeats the first, and counts as nothing.
-        const int64_t at = (row + i < end ? row + i : row) * tile_columns + column;
-        const Float weight = weight_of(hn::MulSub(hn::LoadU(d, scratch.scores + at), scale, shift));
+        const int64_t at = (both ? row + i : row) * tile_columns + column + v * float_lanes;
+        const Float weight = weight_of(hn::MulSub(hn::LoadU(d, scratch.scores + at), scale, shift[v]));
         Float product = hn::LoadU(d, scratch.value_products + at);
         weights[i] = weight;
         if (context.drops) {
@@ -46,12 +53,20 @@ HWY_NOINLINE void find_gradients(const TileContext& context, const Panel& panel,
           product = hn::Mul(product, keep);
           weights[i] = hn::Mul(weight, keep);
         }
-        gradients[i] = hn::Mul(hn::Mul(weight, scale), hn::Sub(product, total));
+        gradients[i] = hn::Mul(hn::Mul(weight, scale), hn::Sub(product, total[v]));
       }
-      if (row + 1 == end) weights[1] = gradients[1] = zero();
-      Arithmetic::store_gradients(weights, gradients, row, row + 1 < end, column, scratch);
+      if (!both) weights[1] = gradients[1] = zero();
+      Arithmetic::store_gradients(weights, gradients, row, both, column + v * float_lanes, scratch);
     }
   }
+}
+
+template <class Arithmetic>
+HWY_NOINLINE void find_gradients(const TileContext& context, const Panel& panel, const Segment& segment) {
+  const int64_t end = first_vector(segment) + vector_count(segment);
+  int64_t v = first_vector(segment);
+  for (; v + 4 <= end; v += 4) find_gradients_of<Arithmetic, 4>(context, panel, segment, v * float_lanes);
+  for (; v < end; ++v) find_gradients_of<Arithmetic, 1>(context, panel, segment, v * float_lanes);
 }
 
 template <class Arithmetic>
@@ -123,6 +138,89 @@ inline void end_panel(const TileContext& context, const Panel& panel, int64_t he
   }
 }
 
+// Clears the sums of one block when the tile first comes to it.
+inline void begin_keys(const TileContext& context, int64_t block) {
+  const AttentionScratch& scratch = context.scratch;
+  if (scratch.summed[block] != 0) return;
+  const int64_t first = block * attention_block * context.padded,
+                words = context.keys_of(block) * context.padded;
+  zero_words(scratch.key_sums + first, words);
+  zero_words(scratch.value_sums + first, words);
+  scratch.summed[block] = 1;
+}
+
+// Writes dk and dv of one block.
+inline void write_keys(const TileContext& context, int64_t key_head, int64_t block) {
+  const AttentionJob& job = *context.job;
+  const AttentionScratch& scratch = context.scratch;
+  const int64_t first = block * attention_block;
+  for (int64_t key = first; key < first + context.keys_of(block); ++key) {
+    const int64_t token = context.sample * job.shape.key_length + key;
+    const Span dk = job.dk.at(token, key_head * context.size);
+    const Span dv = job.dv.at(token, key_head * context.size);
+    narrow(scratch.key_sums + key * context.padded, dk.data, dk.dtype, context.size);
+    narrow(scratch.value_sums + key * context.padded, dv.data, dv.dtype, context.size);
+  }
+  scratch.written[block] = 1;
+}
+
+// Some panels of one query head.
+struct Unit {
+  int64_t head, first_block, panels;
+};
+
+// Walks the key blocks that one unit sees. With `last` it is the last of its (sample, key head), so that the
+// gradients of a block are complete, and written while they are in the cache, once it has been walked.
+template <class Arithmetic>
+int64_t backward_unit(TileContext& context, const Unit& unit, const Unit* next_unit, int64_t key_head,
+                      bool last) {
+  const AttentionJob& job = *context.job;
+  Fetcher& fetcher = *context.fetcher;
+  context.set_head(unit.head);
+  Panel panels[attention_max_panels];
+  for (int64_t p = 0; p < unit.panels; ++p) {
+    panels[p] = context.make_panel(p, unit.first_block + p);
+    begin_panel<Arithmetic>(context, panels[p], unit.head);
+  }
+  const int64_t sample_token = context.sample * job.shape.query_length;
+  const auto rows_of = [&](const Unit& of) {
+    return HWY_MIN(of.panels * attention_block, job.shape.query_length - of.first_block * attention_block);
+  };
+  fetcher.panels.clear();
+  fetch_rows(fetcher.panels, context, job.dq, sample_token + unit.first_block * attention_block, unit.head,
+             rows_of(unit));
+  if (next_unit != nullptr) {
+    for (const ConstRows& rows : {job.dout, job.out_read, job.q})
+      fetch_rows(fetcher.panels, context, rows, sample_token + next_unit->first_block * attention_block,
+                 next_unit->head, rows_of(*next_unit));
+  }
+  pace_panels(context, panels, unit.panels, AttentionDirection::backward);
+
+  int64_t computed = 0;
+  Step step = next_step(context, panels, unit.panels, 0);
+  while (step.block < job.grid.key_blocks) {
+    const Step next = next_step(context, panels, unit.panels, step.block + 1);
+    fetcher.block.clear();
+    fetch_keys(context, key_head, next.block);
+    if (last) {
+      const int64_t token = context.sample * job.shape.key_length + step.block * attention_block;
+      for (const Rows& rows : {job.dk, job.dv})
+        fetch_rows(fetcher.block, context, rows, token, key_head, context.keys_of(step.block));
+    }
+    fetcher.block.spread_over(step.panels * product_steps(context, AttentionDirection::backward));
+    context.take_keys<Arithmetic>(key_head, step.block, AttentionDirection::backward);
+    begin_keys(context, step.block);
+    for (int64_t p = 0; p < unit.panels; ++p)
+      if (step.segments[p].count > 0)
+        backward_block<Arithmetic>(context, panels[p], step.segments[p], step.block);
+    if (last) write_keys(context, key_head, step.block);
+    computed += step.panels;
+    step = next;
+  }
+  for (int64_t p = 0; p < unit.panels; ++p) end_panel(context, panels[p], unit.head);
+  return computed;
+}
+
 template <class Arithmetic>
 void backward_tile_of(const AttentionJob& job, int64_t tile, int thread) {
   const AttentionShape& shape = job.shape;
@@ -131,50 +229,40 @@ void backward_tile_of(const AttentionJob& job, int64_t tile, int thread) {
   const int64_t key_head = tile / grid.chunks % shape.key_heads;
   const int64_t sample = tile / grid.chunks / shape.key_heads;
   const int64_t heads = shape.query_heads / shape.key_heads;
-  TileContext context(job, AttentionDirection::backward, thread, sample);
+  Fetcher fetcher;
+  TileContext context(job, AttentionDirection::backward, thread, sample, fetcher);
   AttentionScratch& scratch = context.scratch;
-  const int64_t sums = shape.key_length * context.padded;
+  int64_t first = 0, end = grid.units_per_head * heads;
   if (grid.chunks > 1) {
+    const int64_t sums = shape.key_length * context.padded;
     scratch.key_sums = job.partial_sums + tile * 2 * sums;
     scratch.value_sums = scratch.key_sums + sums;
+    scratch.summed = job.partial_summed + tile * grid.key_blocks;
+    const int64_t* starts = job.ranges.chunk_starts + sample * (grid.chunks + 1) + chunk;
+    first = starts[0];
+    end = starts[1];
   }
-  zero_words(scratch.key_sums, sums);
-  zero_words(scratch.value_sums, sums);
+  for (int64_t block = 0; block < grid.key_blocks; ++block)
+    scratch.summed[block] = scratch.written[block] = 0;
 
+  const auto unit_at = [&](int64_t item) {
+    const int64_t block = item / heads * grid.panels;
+    return Unit{key_head * heads + item % heads, block, HWY_MIN(grid.panels, grid.query_blocks - block)};
+  };
   int64_t computed = 0;
-  // Heads in turn within a unit of query blocks, so that every chunk gets units of all weights.
-  for (int64_t item = chunk; item < grid.units_per_head * heads; item += grid.chunks) {
-    const int64_t unit = grid.units_per_head - 1 - item / heads;
-    const int64_t head = key_head * heads + item % heads;
-    context.set_head(head);
-    Panel panels[attention_max_panels];
-    const int64_t count = HWY_MIN(grid.panels, grid.query_blocks - unit * grid.panels);
-    for (int64_t p = 0; p < count; ++p) {
-      panels[p] = context.make_panel(p, unit * grid.panels + p);
-      begin_panel<Arithmetic>(context, panels[p], head);
-    }
-    for (int64_t block = 0; block < grid.key_blocks; ++block) {
-      bool packed = false;
-      for (int64_t p = 0; p < count; ++p) {
-        const Segments segments = context.segments_of(panels[p], block);
-        if (segments.count == 0) continue;
-        if (!packed) Arithmetic::pack_keys(context, key_head, block, AttentionDirection::backward);
-        packed = true;
-        ++computed;
-        backward_block<Arithmetic>(context, panels[p], segments, block);
-      }
-    }
-    for (int64_t p = 0; p < count; ++p) end_panel(context, panels[p], head);
+  for (int64_t item = first; item < end; ++item) {
+    const bool last = item + 1 == end;
+    const Unit unit = unit_at(item), next = unit_at(last ? item : item + 1);
+    computed +=
+        backward_unit<Arithmetic>(context, unit, last ? nullptr : &next, key_head, last && grid.chunks == 1);
   }
   if (job.options.computed_blocks != nullptr)
     job.options.computed_blocks->fetch_add(computed, std::memory_order_relaxed);
   if (grid.chunks > 1) return;
-  for (int64_t key = 0; key < shape.key_length; ++key) {
-    const int64_t token = sample * shape.key_length + key;
-    const Span dk = job.dk.at(token, key_head * context.size);
-    const Span dv = job.dv.at(token, key_head * context.size);
-    narrow(scratch.key_sums + key * context.padded, dk.data, dk.dtype, context.size);
-    narrow(scratch.value_sums + key * context.padded, dv.data, dv.dtype, context.size);
+  for (int64_t block = 0; block < grid.key_blocks; ++block) {
+    if (scratch.written[block] != 0) continue;
+    begin_keys(context, block);
+    write_keys(context, key_head, block);
   }
 }
 

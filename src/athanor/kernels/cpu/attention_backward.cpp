@@ -33,12 +33,13 @@ void attention_sum_tile(const AttentionJob& job, int64_t tile, int) {
   HWY_ALIGN float row[256];
   for (int64_t key = first; key < end; ++key) {
     for (int64_t which = 0; which < 2; ++which) {
-      const float* from = job.partial_sums + (owner * grid.chunks * 2 + which) * sums + key * padded;
-      for (int64_t i = 0; i < padded; i += float_lanes) {
-        Float sum = hn::LoadU(d, from + i);
-        for (int64_t chunk = 1; chunk < grid.chunks; ++chunk)
-          sum = hn::Add(sum, hn::LoadU(d, from + chunk * 2 * sums + i));
-        hn::StoreU(sum, d, row + i);
+      zero_words(row, padded);
+      for (int64_t chunk = 0; chunk < grid.chunks; ++chunk) {
+        const int64_t from_tile = owner * grid.chunks + chunk;
+        if (job.partial_summed[from_tile * grid.key_blocks + block] == 0) continue;
+        const float* from = job.partial_sums + (from_tile * 2 + which) * sums + key * padded;
+        for (int64_t i = 0; i < padded; i += float_lanes)
+          hn::StoreU(hn::Add(hn::LoadU(d, row + i), hn::LoadU(d, from + i)), d, row + i);
       }
       const Span to = (which == 0 ? job.dk : job.dv).at(sample * job.shape.key_length + key, column);
       narrow(row, to.data, to.dtype, job.shape.head_size);

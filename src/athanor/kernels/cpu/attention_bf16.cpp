@@ -102,34 +102,34 @@ struct PairArithmetic {
     const bool backward = direction == AttentionDirection::backward;
     const int64_t token = context.sample * job.shape.key_length + block * attention_block;
     const int64_t count = context.keys_of(block), padded = context.padded, words = padded / 2;
-    load_rows(job.k, token, key_head * context.size, count, context.size, padded, scratch.keys);
+    load_rows(job.k, token, key_head * context.size, count, context.size, padded, context.keys);
     load_rows(job.v, token, key_head * context.size, count, context.size, padded,
-              backward ? scratch.values : scratch.rows);
-    uint32_t* source = backward ? scratch.keys : scratch.rows;
+              backward ? context.values : scratch.rows);
+    uint32_t* source = backward ? context.keys : scratch.rows;
     if (count % 2 != 0) zero_words(source + count * words, words);
-    pair_rows(source, count, padded, backward ? scratch.key_pairs : scratch.values);
+    pair_rows(source, count, padded, backward ? context.key_pairs : context.values);
   }
 
   static void multiply_scores(const TileContext& context, const Panel& panel, const Segment& segment) {
-    multiply_keys(context, panel, segment, context.scratch.keys, context.scratch.queries_across,
+    multiply_keys(context, panel, segment, context.keys, context.scratch.queries_across,
                   context.scratch.scores);
   }
   static void multiply_values(const TileContext& context, const Panel& panel, const Segment& segment) {
-    multiply_keys(context, panel, segment, context.scratch.values, context.scratch.gradients_across,
+    multiply_keys(context, panel, segment, context.values, context.scratch.gradients_across,
                   context.scratch.value_products);
   }
   static void multiply_out(const TileContext& context, const Segment& segment, bool rescale, float* out) {
     const AttentionScratch& scratch = context.scratch;
     const int64_t first = first_vector(segment) * float_lanes, pairs = ceil_divide(segment.rows, int64_t{2});
-    const uint32_t* values = scratch.values + segment.first_row / 2 * context.padded;
+    const uint32_t* values = context.values + segment.first_row / 2 * context.padded;
     const uint32_t* weights = scratch.weights + segment.first_row / 2 * tile_columns + first;
     if (rescale) {
-      multiply<PairDot, true, Into::rescale>(context.size, vector_count(segment), pairs, values,
-                                             context.padded, weights, tile_columns, out + first, tile_columns,
-                                             scratch.rescale + first);
+      multiply<PairDot, true, Into::rescale>(*context.fetcher, context.size, vector_count(segment), pairs,
+                                             values, context.padded, weights, tile_columns, out + first,
+                                             tile_columns, scratch.rescale + first);
     } else {
-      multiply<PairDot, true, Into::accumulate>(context.size, vector_count(segment), pairs, values,
-                                                context.padded, weights, tile_columns, out + first,
+      multiply<PairDot, true, Into::accumulate>(*context.fetcher, context.size, vector_count(segment), pairs,
+                                                values, context.padded, weights, tile_columns, out + first,
                                                 tile_columns);
     }
   }
@@ -144,14 +144,14 @@ struct PairArithmetic {
     const int64_t sums = (key_block * attention_block + segment.first_row) * padded;
     const int64_t rows = panel.index * attention_block * padded + first / 2 * padded;
     multiply<PairDot, false, Into::accumulate>(
-        segment.rows, padded / float_lanes, query_pairs, scratch.weights + tile, row_words,
+        *context.fetcher, segment.rows, padded / float_lanes, query_pairs, scratch.weights + tile, row_words,
         scratch.gradient_rows + rows, padded, scratch.value_sums + sums, padded);
     multiply<PairDot, false, Into::accumulate>(
-        segment.rows, padded / float_lanes, query_pairs, scratch.score_gradients + tile, row_words,
-        scratch.query_rows + rows, padded, scratch.key_sums + sums, padded);
+        *context.fetcher, segment.rows, padded / float_lanes, query_pairs, scratch.score_gradients + tile,
+        row_words, scratch.query_rows + rows, padded, scratch.key_sums + sums, padded);
     multiply<PairDot, true, Into::accumulate>(
-        context.size, vector_count(segment), ceil_divide(segment.rows, int64_t{2}),
-        scratch.key_pairs + segment.first_row / 2 * padded, padded,
+        *context.fetcher, context.size, vector_count(segment), ceil_divide(segment.rows, int64_t{2}),
+        context.key_pairs + segment.first_row / 2 * padded, padded,
         scratch.gradient_pairs + segment.first_row / 2 * tile_columns + first, tile_columns,
         scratch.sums_across + panel.index * padded * tile_columns + first, tile_columns);
   }
@@ -190,7 +190,7 @@ struct PairArithmetic {
                             const uint32_t* keys, const uint32_t* tiles, float* products) {
     const int64_t first = first_vector(segment) * float_lanes, words = context.padded / 2;
     multiply<PairDot, false, Into::overwrite>(
-        segment.rows, vector_count(segment), ceil_divide(context.size, int64_t{2}),
+        *context.fetcher, segment.rows, vector_count(segment), ceil_divide(context.size, int64_t{2}),
         keys + segment.first_row * words, words, tiles + panel.index * context.padded * tile_columns + first,
         tile_columns, products + segment.first_row * tile_columns + first, tile_columns);
   }

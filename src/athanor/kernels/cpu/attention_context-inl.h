@@ -31,9 +31,17 @@ struct TileContext {
   const TokenRange *query_groups, *key_groups, *query_blocks, *key_blocks;
   DropoutStream dropout;
   bool drops;
+  // Of the key block at hand.
+  uint32_t *keys = nullptr, *values = nullptr, *key_pairs = nullptr;
+  Fetcher* fetcher;
 
-  TileContext(const AttentionJob& the_job, AttentionDirection direction, int thread, int64_t the_sample)
-      : job(&the_job), size(the_job.shape.head_size), padded(the_job.grid.padded_size), sample(the_sample) {
+  TileContext(const AttentionJob& the_job, AttentionDirection direction, int thread, int64_t the_sample,
+              Fetcher& the_fetcher)
+      : job(&the_job),
+        size(the_job.shape.head_size),
+        padded(the_job.grid.padded_size),
+        sample(the_sample),
+        fetcher(&the_fetcher) {
     Carver carver(the_job.scratch + thread * the_job.scratch_bytes);
     scratch = carve_scratch(carver, the_job.shape, the_job.grid, direction);
     const AttentionGrid& grid = the_job.grid;
@@ -53,6 +61,26 @@ struct TileContext {
     dropout.sample_high = static_cast<uint32_t>(id >> 32);
     dropout.threshold = dropout_threshold(from.probability);
     dropout.scale = static_cast<float>(dropout_scale(from.probability));
+  }
+
+  // Makes `keys`, `values` and `key_pairs` those of a block of the key head, packing it unless it is there.
+  template <class Arithmetic>
+  void take_keys(int64_t key_head, int64_t block, AttentionDirection direction) {
+    const int64_t words = attention_block * padded;
+    keys = scratch.keys + block * words;
+    values = scratch.values + block * words;
+    key_pairs = scratch.key_pairs + block * words / 2;
+    const int64_t owner = sample * job->shape.key_heads + key_head;
+    if (*scratch.packed_owner != owner) {
+      for (int64_t i = 0; i < job->grid.key_blocks; ++i) scratch.packed[i] = 0;
+      *scratch.packed_owner = owner;
+    }
+    if (scratch.packed[block] != 0) return;
+    Arithmetic::pack_keys(*this, key_head, block, direction);
+    scratch.packed[block] = 1;
+  }
+  bool has_keys(int64_t key_head, int64_t block) const {
+    return *scratch.packed_owner == sample * job->shape.key_heads + key_head && scratch.packed[block] != 0;
   }
 
   int64_t keys_of(int64_t block) const {
@@ -98,6 +126,63 @@ struct TileContext {
                          job->options.window);
   }
 };
+
+// One key block, and what each panel of the tile sees of it.
+struct Step {
+  int64_t block;
+  int64_t panels;  // that see any of it
+  Segments segments[attention_max_panels];
+};
+
+// The first block from `from` on that any panel sees any of; none is past the last block.
+inline Step next_step(const TileContext& context, const Panel* panels, int64_t count, int64_t from) {
+  Step step;
+  for (step.block = from; step.block < context.job->grid.key_blocks; ++step.block) {
+    step.panels = 0;
+    for (int64_t p = 0; p < count; ++p) {
+      step.segments[p] = context.segments_of(panels[p], step.block);
+      step.panels += step.segments[p].count > 0 ? 1 : 0;
+    }
+    if (step.panels > 0) break;
+  }
+  return step;
+}
+
+// Steps of products (six rows each) that one block takes of one panel, roughly.
+inline int64_t product_steps(const TileContext& context, AttentionDirection direction) {
+  const int64_t rows = (direction == AttentionDirection::forward ? 1 : 4) * attention_block + context.size;
+  return ceil_divide(rows, int64_t{6});
+}
+
+// One head's part of `count` token rows from `token` on.
+inline void fetch_rows(Ahead& ahead, const TileContext& context, ConstRows rows, int64_t token, int64_t head,
+                       int64_t count) {
+  const auto element = static_cast<int64_t>(size_of(rows.dtype));
+  ahead.add(rows.at(token, head * context.size).data, rows.stride * element, context.size * element, count);
+}
+
+// Keys and values of a block, unless they are packed.
+inline void fetch_keys(const TileContext& context, int64_t key_head, int64_t block) {
+  const AttentionJob& job = *context.job;
+  if (block >= job.grid.key_blocks || context.has_keys(key_head, block)) return;
+  const int64_t token = context.sample * job.shape.key_length + block * attention_block;
+  fetch_rows(context.fetcher->block, context, job.k, token, key_head, context.keys_of(block));
+  fetch_rows(context.fetcher->block, context, job.v, token, key_head, context.keys_of(block));
+}
+
+// Spreads what is fetched for later panels over all products of these panels.
+inline void pace_panels(const TileContext& context, const Panel* panels, int64_t count,
+                        AttentionDirection direction) {
+  int64_t blocks = 0;
+  for (int64_t p = 0; p < count; ++p) {
+    const TokenRange& queries = context.query_blocks[panels[p].first / attention_block];
+    for (int64_t block = 0; block < context.job->grid.key_blocks; ++block)
+      blocks +=
+          visibility(queries, context.key_blocks[block], context.job->options.window) != Visibility::none ? 1
+                                                                                                          : 0;
+  }
+  context.fetcher->panels.spread_over(HWY_MAX(blocks, int64_t{1}) * product_steps(context, direction));
+}
 
 HWY_INLINE int64_t first_vector(const Segment& segment) {
   return segment.first_group * vectors_per_group;

@@ -41,32 +41,32 @@ struct FloatArithmetic {
     const int64_t token = context.sample * job.shape.key_length + block * attention_block;
     const int64_t count = context.keys_of(block);
     load_float_rows(job.k, token, key_head * context.size, count, context.size, context.padded,
-                    floats(context.scratch.keys));
+                    floats(context.keys));
     load_float_rows(job.v, token, key_head * context.size, count, context.size, context.padded,
-                    floats(context.scratch.values));
+                    floats(context.values));
   }
 
   static void multiply_scores(const TileContext& context, const Panel& panel, const Segment& segment) {
     const AttentionScratch& scratch = context.scratch;
-    multiply_keys(context, panel, segment, scratch.keys, scratch.queries_across, scratch.scores);
+    multiply_keys(context, panel, segment, context.keys, scratch.queries_across, scratch.scores);
   }
   static void multiply_values(const TileContext& context, const Panel& panel, const Segment& segment) {
     const AttentionScratch& scratch = context.scratch;
-    multiply_keys(context, panel, segment, scratch.values, scratch.gradients_across, scratch.value_products);
+    multiply_keys(context, panel, segment, context.values, scratch.gradients_across, scratch.value_products);
   }
   static void multiply_out(const TileContext& context, const Segment& segment, bool rescale, float* out) {
     const AttentionScratch& scratch = context.scratch;
-    const float* values = floats(scratch.values) + segment.first_row * context.padded;
+    const float* values = floats(context.values) + segment.first_row * context.padded;
     const int64_t first = first_vector(segment) * float_lanes;
     const float* weights = scratch.scores + segment.first_row * tile_columns + first;
     if (rescale) {
-      multiply<FloatDot, true, Into::rescale>(context.size, vector_count(segment), segment.rows, values,
-                                              context.padded, weights, tile_columns, out + first,
-                                              tile_columns, scratch.rescale + first);
+      multiply<FloatDot, true, Into::rescale>(*context.fetcher, context.size, vector_count(segment),
+                                              segment.rows, values, context.padded, weights, tile_columns,
+                                              out + first, tile_columns, scratch.rescale + first);
     } else {
-      multiply<FloatDot, true, Into::accumulate>(context.size, vector_count(segment), segment.rows, values,
-                                                 context.padded, weights, tile_columns, out + first,
-                                                 tile_columns);
+      multiply<FloatDot, true, Into::accumulate>(*context.fetcher, context.size, vector_count(segment),
+                                                 segment.rows, values, context.padded, weights, tile_columns,
+                                                 out + first, tile_columns);
     }
   }
   static void multiply_gradients(const TileContext& context, const Panel& panel, const Segment& segment,
@@ -79,16 +79,17 @@ struct FloatArithmetic {
     const int64_t sums = (key_block * attention_block + segment.first_row) * padded;
     const int64_t vectors = padded / float_lanes;
     multiply<FloatDot, false, Into::accumulate>(
-        segment.rows, vectors, queries, scratch.scores + tile, tile_columns,
+        *context.fetcher, segment.rows, vectors, queries, scratch.scores + tile, tile_columns,
         floats(rows_of_panel(context, scratch.gradient_rows, panel)) + first * padded, padded,
         scratch.value_sums + sums, padded);
     multiply<FloatDot, false, Into::accumulate>(
-        segment.rows, vectors, queries, scratch.value_products + tile, tile_columns,
+        *context.fetcher, segment.rows, vectors, queries, scratch.value_products + tile, tile_columns,
         floats(rows_of_panel(context, scratch.query_rows, panel)) + first * padded, padded,
         scratch.key_sums + sums, padded);
     float* dq = scratch.sums_across + panel.index * padded * tile_columns + first;
-    multiply<FloatDot, true, Into::accumulate>(context.size, vector_count(segment), segment.rows,
-                                               floats(scratch.keys) + segment.first_row * padded, padded,
+    multiply<FloatDot, true, Into::accumulate>(*context.fetcher, context.size, vector_count(segment),
+                                               segment.rows,
+                                               floats(context.keys) + segment.first_row * padded, padded,
                                                scratch.value_products + tile, tile_columns, dq, tile_columns);
   }
 
@@ -120,8 +121,9 @@ struct FloatArithmetic {
                             uint32_t* keys, uint32_t* tiles, float* products) {
     const int64_t first = first_vector(segment) * float_lanes;
     multiply<FloatDot, false, Into::overwrite>(
-        segment.rows, vector_count(segment), context.size, floats(keys) + segment.first_row * context.padded,
-        context.padded, floats(across(context, tiles, panel)) + first, tile_columns,
+        *context.fetcher, segment.rows, vector_count(segment), context.size,
+        floats(keys) + segment.first_row * context.padded, context.padded,
+        floats(across(context, tiles, panel)) + first, tile_columns,
         products + segment.first_row * tile_columns + first, tile_columns);
   }
 };

@@ -50,38 +50,48 @@ HWY_NOINLINE inline void update_maximum(const Segments& segments, int64_t groups
   }
 }
 
-// Exponentials of the segment's scores into weights; adds them to `sum`.
-template <class Arithmetic>
-HWY_NOINLINE void find_weights(const TileContext& context, const Segment& segment, float* sum) {
+// Exponentials of rows of scores into weights, `kVectors` vectors of columns from `column` on; adds them to
+// `sum`.
+template <class Arithmetic, int kVectors>
+HWY_INLINE void find_weights_of(const TileContext& context, const Segment& segment, int64_t column,
+                                float* sum) {
   const FloatTag d;
   const AttentionScratch& scratch = context.scratch;
   const Float scale = splat(static_cast<float>(context.job->options.scale));
-  for (int64_t v = first_vector(segment); v < first_vector(segment) + vector_count(segment); ++v) {
-    const int64_t column = v * float_lanes;
-    const Float shift = hn::LoadU(d, scratch.shift + column);
-    Float even = zero(), odd = zero();
-    int64_t row = segment.first_row;
-    const int64_t end = row + segment.rows;
-    for (; row < end; row += 2) {
-      const float* score = scratch.scores + row * tile_columns + column;
-      const float* keep = scratch.keep + row * tile_columns + column;
-      Float weight0 = weight_of(hn::MulSub(hn::LoadU(d, score), scale, shift));
-      even = hn::Add(even, weight0);
-      if (row + 1 == end) {
-        if (context.drops) weight0 = hn::Mul(weight0, hn::LoadU(d, keep));
-        Arithmetic::store_weights(weight0, zero(), row, column, scratch);
-        break;
-      }
-      Float weight1 = weight_of(hn::MulSub(hn::LoadU(d, score + tile_columns), scale, shift));
-      odd = hn::Add(odd, weight1);
-      if (context.drops) {
-        weight0 = hn::Mul(weight0, hn::LoadU(d, keep));
-        weight1 = hn::Mul(weight1, hn::LoadU(d, keep + tile_columns));
-      }
-      Arithmetic::store_weights(weight0, weight1, row, column, scratch);
-    }
-    hn::StoreU(hn::Add(hn::LoadU(d, sum + column), hn::Add(even, odd)), d, sum + column);
+  Float shift[static_cast<size_t>(kVectors)], total[static_cast<size_t>(kVectors)];
+  ATHANOR_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    shift[v] = hn::LoadU(d, scratch.shift + column + v * float_lanes);
+    total[v] = hn::LoadU(d, sum + column + v * float_lanes);
   }
+  const int64_t end = segment.first_row + segment.rows;
+  for (int64_t row = segment.first_row; row < end; row += 2) {
+    const bool both = row + 1 < end;
+    const int64_t at = row * tile_columns + column, after = at + (both ? tile_columns : 0);
+    ATHANOR_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t i = v * float_lanes;
+      Float weight0 = weight_of(hn::MulSub(hn::LoadU(d, scratch.scores + at + i), scale, shift[v]));
+      Float weight1 = weight_of(hn::MulSub(hn::LoadU(d, scratch.scores + after + i), scale, shift[v]));
+      if (!both) weight1 = zero();
+      total[v] = hn::Add(total[v], hn::Add(weight0, weight1));
+      if (context.drops) {
+        weight0 = hn::Mul(weight0, hn::LoadU(d, scratch.keep + at + i));
+        weight1 = hn::Mul(weight1, hn::LoadU(d, scratch.keep + after + i));
+      }
+      Arithmetic::store_weights(weight0, weight1, row, column + i, scratch);
+    }
+  }
+  ATHANOR_UNROLL
+  for (int v = 0; v < kVectors; ++v) hn::StoreU(total[v], d, sum + column + v * float_lanes);
+}
+
+template <class Arithmetic>
+HWY_NOINLINE void find_weights(const TileContext& context, const Segment& segment, float* sum) {
+  const int64_t end = first_vector(segment) + vector_count(segment);
+  int64_t v = first_vector(segment);
+  for (; v + 4 <= end; v += 4) find_weights_of<Arithmetic, 4>(context, segment, v * float_lanes, sum);
+  for (; v < end; ++v) find_weights_of<Arithmetic, 1>(context, segment, v * float_lanes, sum);
 }
 
 // What one block adds to one panel.
@@ -158,7 +168,8 @@ void forward_tile_of(const AttentionJob& job, int64_t tile, int thread) {
   const int64_t key_head = head / (shape.query_heads / shape.key_heads);
   const int64_t unit =
       grid.units_per_head - 1 - tile % grid.units_per_head;  // under a causal mask the heaviest first
-  TileContext context(job, AttentionDirection::forward, thread, sample);
+  Fetcher fetcher;
+  TileContext context(job, AttentionDirection::forward, thread, sample, fetcher);
   context.set_head(head);
   const AttentionScratch& scratch = context.scratch;
 
@@ -172,17 +183,24 @@ void forward_tile_of(const AttentionJob& job, int64_t tile, int thread) {
     zero_words(scratch.sum + lanes, attention_block);
     zero_words(scratch.sums_across + p * context.padded * tile_columns, context.padded * tile_columns);
   }
+  // So that writing `out` at the end does not wait for its cache lines.
+  for (int64_t p = 0; p < count; ++p)
+    fetch_rows(fetcher.panels, context, job.out, sample * shape.query_length + panels[p].first, head,
+               panels[p].count);
+  pace_panels(context, panels, count, AttentionDirection::forward);
   int64_t computed = 0;
-  for (int64_t block = 0; block < grid.key_blocks; ++block) {
-    bool packed = false;
-    for (int64_t p = 0; p < count; ++p) {
-      const Segments segments = context.segments_of(panels[p], block);
-      if (segments.count == 0) continue;
-      if (!packed) Arithmetic::pack_keys(context, key_head, block, AttentionDirection::forward);
-      packed = true;
-      ++computed;
-      forward_block<Arithmetic>(context, panels[p], segments, block);
-    }
+  Step step = next_step(context, panels, count, 0);
+  while (step.block < grid.key_blocks) {
+    const Step next = next_step(context, panels, count, step.block + 1);
+    fetcher.block.clear();
+    fetch_keys(context, key_head, next.block);
+    fetcher.block.spread_over(step.panels * product_steps(context, AttentionDirection::forward));
+    context.take_keys<Arithmetic>(key_head, step.block, AttentionDirection::forward);
+    for (int64_t p = 0; p < count; ++p)
+      if (step.segments[p].count > 0)
+        forward_block<Arithmetic>(context, panels[p], step.segments[p], step.block);
+    computed += step.panels;
+    step = next;
   }
   for (int64_t p = 0; p < count; ++p) finish_panel(context, panels[p], head);
   if (job.options.computed_blocks != nullptr)

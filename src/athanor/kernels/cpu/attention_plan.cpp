@@ -51,9 +51,13 @@ AttentionScratch carve_scratch(Carver& carver, const AttentionShape& shape, cons
   s.weights = carver.take<uint32_t>(block * block);
   s.score_gradients = carver.take<uint32_t>(backward ? block * block : 0);
   s.gradient_pairs = carver.take<uint32_t>(backward ? block * block : 0);
-  s.keys = carver.take<uint32_t>(block * padded);
-  s.values = carver.take<uint32_t>(block * padded);
-  s.key_pairs = carver.take<uint32_t>(backward ? block * padded : 0);
+  s.packed_owner = carver.take<int64_t>(1);
+  s.packed = carver.take<uint8_t>(grid.key_blocks);
+  s.summed = carver.take<uint8_t>(grid.key_blocks);
+  s.written = carver.take<uint8_t>(grid.key_blocks);
+  s.keys = carver.take<uint32_t>(grid.key_blocks * block * padded);
+  s.values = carver.take<uint32_t>(grid.key_blocks * block * padded);
+  s.key_pairs = carver.take<uint32_t>(backward ? grid.key_blocks * block / 2 * padded : 0);
   s.queries_across = carver.take<uint32_t>(lanes * padded);
   s.sums_across = carver.take<float>(lanes * padded);
   s.maximum = carver.take<float>(lanes);
@@ -84,6 +88,7 @@ AttentionRanges carve_ranges(Carver& carver, const AttentionShape& shape, const 
   ranges.key_groups = carver.take<TokenRange>(shape.batch * grid.key_groups);
   ranges.query_blocks = carver.take<TokenRange>(shape.batch * grid.query_blocks);
   ranges.key_blocks = carver.take<TokenRange>(shape.batch * grid.key_blocks);
+  ranges.chunk_starts = carver.take<int64_t>(grid.chunks > 1 ? shape.batch * (grid.chunks + 1) : 0);
   return ranges;
 }
 

@@ -34,8 +34,9 @@ class Carver {
 };
 
 // A forward tile is `panels` consecutive query blocks of one (sample, query head). A backward tile is one of
-// `chunks` interleaved shares of the (query head, panels) units of one (sample, key head); with several
-// chunks their key and value gradients are summed in a second pass.
+// `chunks` runs of the units (the same panels of each query head in turn) of one (sample, key head), cut so
+// that each has as many visible blocks; with several chunks their key and value gradients are summed in a
+// second pass.
 struct AttentionGrid {
   int64_t padded_size;  // E rounded up to 16
   int64_t query_groups, key_groups, query_blocks, key_blocks;
@@ -49,25 +50,32 @@ struct AttentionGrid {
 // Ranges of tokens, shared by all tiles; [B, groups or blocks].
 struct AttentionRanges {
   TokenRange *query_groups, *key_groups, *query_blocks, *key_blocks;
+  int64_t* chunk_starts;  // [B, chunks + 1] backward with several chunks: the first item (unit, head) of each
 };
 
 // Scratch of one thread. Tiles have 64 columns, one a query, unless noted. Words are fp32 values, or pairs
 // of bf16 values where tiles are multiplied as such (then half of some pieces stays unused).
 struct AttentionScratch {
-  uint32_t* queries_across;   // [panels][E] q
-  float* sums_across;         // [panels][E] out, or dq
-  float* maximum;             // [panels] fp32, forward; in backward logsumexp, +infinity where there is none
-  float* sum;                 // [panels] forward: of exponentials; in backward sum of out * dout
-  float* shift;               // [1]
-  float* rescale;             // [1]
-  int32_t* query_positions;   // [panels]
-  int32_t* query_documents;   // [panels]
-  int32_t* query_lower;       // [panels] least visible position
-  int32_t* query_indices;     // [panels]
-  uint32_t* rows;             // [64][padded E]: staging
-  uint32_t* keys;             // [64][padded E]
-  uint32_t* values;           // [64][padded E]
-  uint32_t* key_pairs;        // [32][padded E] pairs of key rows
+  uint32_t* queries_across;  // [panels][E] q
+  float* sums_across;        // [panels][E] out, or dq
+  float* maximum;            // [panels] fp32, forward; in backward logsumexp, +infinity where there is none
+  float* sum;                // [panels] forward: of exponentials; in backward sum of out * dout
+  float* shift;              // [1]
+  float* rescale;            // [1]
+  int32_t* query_positions;  // [panels]
+  int32_t* query_documents;  // [panels]
+  int32_t* query_lower;      // [panels] least visible position
+  int32_t* query_indices;    // [panels]
+  uint32_t* rows;            // [64][padded E]: staging
+  // Packed blocks of the (sample, key head) that the thread worked on last, kept from tile to tile: the rows
+  // of fused projections lie so far apart that reading them costs several times the copy.
+  int64_t* packed_owner;      // sample * K + key head, or -1
+  uint8_t* summed;            // [key blocks] backward: whether the tile has begun sums of the block
+  uint8_t* written;           // [key blocks] backward: whether dk and dv of the block are written
+  uint8_t* packed;            // [key blocks] whether the block is there
+  uint32_t* keys;             // [key blocks][64][padded E]
+  uint32_t* values;           // [key blocks][64][padded E]
+  uint32_t* key_pairs;        // [key blocks][32][padded E] backward: pairs of key rows
   float* scores;              // [64 keys]
   float* value_products;      // [64 keys] backward: dout . v
   uint32_t* weights;          // [64 keys] p, as the products take it
@@ -94,11 +102,13 @@ struct AttentionJob {
   AttentionTokens query_tokens, key_tokens;
   ConstRows q, k, v, out_read, dout;
   Rows out, dq, dk, dv;
-  Rows logsumexp;                 // forward
-  ConstRows logsumexp_read;       // backward
-  std::byte* scratch = nullptr;   // of thread 0
-  int64_t scratch_bytes = 0;      // of each thread
-  float* partial_sums = nullptr;  // [tiles][2][Sk][padded E] with several chunks
+  Rows logsumexp;                // forward
+  ConstRows logsumexp_read;      // backward
+  std::byte* scratch = nullptr;  // of thread 0
+  int64_t scratch_bytes = 0;     // of each thread
+  // With several chunks; those of a tile replace the pieces of scratch.
+  float* partial_sums = nullptr;      // [tiles][2][Sk][padded E]
+  uint8_t* partial_summed = nullptr;  // [tiles][key blocks]
 };
 
 using AttentionTile = void (*)(const AttentionJob& job, int64_t tile, int thread);

@@ -52,6 +52,61 @@ HWY_INLINE Float weight_of(Float x) {
   return hn::IfThenZeroElse(hn::Lt(x, splat(-87.3f)), hn::Mul(sum, scale));
 }
 
+// ---- Fetching ahead ---------------------------------------------------------------------------------------
+//
+// Rows of fused projections lie too far apart for the processor to foresee, so the next ones are brought into
+// the second-level cache a few cache lines at a time, between the steps of the products.
+
+class Ahead {
+ public:
+  void clear() { count_ = next_ = 0; }
+  // `rows` of `bytes`, `stride` bytes apart.
+  void add(const std::byte* first, int64_t stride, int64_t bytes, int64_t rows) {
+    if (rows > 0) streams_[count_++] = {first, stride, bytes, rows, 0};
+  }
+  // From now on each call fetches so many lines that `calls` fetch all.
+  void spread_over(int64_t calls) {
+    int64_t lines = 0;
+    for (int64_t i = next_; i < count_; ++i)
+      lines += streams_[i].rows * ceil_divide(streams_[i].bytes, int64_t{64});
+    pace_ = ceil_divide(lines, calls);
+  }
+  HWY_INLINE void fetch() {
+    if (next_ < count_) fetch_lines();
+  }
+
+ private:
+  struct Stream {
+    const std::byte* row;
+    int64_t stride, bytes, rows, offset;
+  };
+
+  void fetch_lines() {
+    for (int64_t i = 0; i < pace_ && next_ < count_; ++i) {
+      Stream& stream = streams_[next_];
+      __builtin_prefetch(stream.row + stream.offset, 0, 2);
+      stream.offset += 64;
+      if (stream.offset < stream.bytes) continue;
+      stream.offset = 0;
+      stream.row += stream.stride;
+      if (--stream.rows == 0) ++next_;
+    }
+  }
+
+  static constexpr int64_t max_streams = 8;
+  Stream streams_[max_streams];
+  int64_t count_ = 0, next_ = 0, pace_ = 0;
+};
+
+// What the next block needs, and at a slower pace what the next panels need.
+struct Fetcher {
+  Ahead block, panels;
+  HWY_INLINE void fetch() {
+    block.fetch();
+    panels.fetch();
+  }
+};
+
 // ---- Products of tiles ----------------------------------------------------------------------------------
 //
 // C [M rows][N columns] = A B, summed over `depth`; columns lie in the vector lanes, A is read word by word.
@@ -73,11 +128,18 @@ HWY_INLINE void multiply_micro(const typename Dot::Word* HWY_RESTRICT a, int64_t
                                const typename Dot::Word* HWY_RESTRICT b, int64_t b_stride,
                                float* HWY_RESTRICT c, int64_t c_stride, int64_t depth,
                                const float* HWY_RESTRICT factors) {
+  // What is there comes first: its loads overlap with the products before.
   Float sums[static_cast<size_t>(kRows)][static_cast<size_t>(kVectors)];
   ATHANOR_UNROLL
   for (int m = 0; m < kRows; ++m) {
     ATHANOR_UNROLL
-    for (int n = 0; n < kVectors; ++n) sums[m][n] = zero();
+    for (int n = 0; n < kVectors; ++n) {
+      const float* from = c + m * c_stride + n * float_lanes;
+      if constexpr (kInto == Into::overwrite) sums[m][n] = zero();
+      if constexpr (kInto == Into::accumulate) sums[m][n] = hn::LoadU(FloatTag(), from);
+      if constexpr (kInto == Into::rescale)
+        sums[m][n] = hn::Mul(hn::LoadU(FloatTag(), from), hn::LoadU(FloatTag(), factors + n * float_lanes));
+    }
   }
   const int64_t a_row = kAcross ? 1 : a_stride;
   const int64_t a_step = kAcross ? a_stride : 1;
@@ -97,26 +159,21 @@ HWY_INLINE void multiply_micro(const typename Dot::Word* HWY_RESTRICT a, int64_t
   ATHANOR_UNROLL
   for (int m = 0; m < kRows; ++m) {
     ATHANOR_UNROLL
-    for (int n = 0; n < kVectors; ++n) {
-      float* to = c + m * c_stride + n * float_lanes;
-      Float sum = sums[m][n];
-      if constexpr (kInto == Into::accumulate) sum = hn::Add(hn::LoadU(FloatTag(), to), sum);
-      if constexpr (kInto == Into::rescale)
-        sum = hn::MulAdd(hn::LoadU(FloatTag(), to), hn::LoadU(FloatTag(), factors + n * float_lanes), sum);
-      hn::StoreU(sum, FloatTag(), to);
-    }
+    for (int n = 0; n < kVectors; ++n) hn::StoreU(sums[m][n], FloatTag(), c + m * c_stride + n * float_lanes);
   }
 }
 
 template <class Dot, int kVectors, bool kAcross, Into kInto>
 HWY_NOINLINE void multiply_columns(int64_t rows, int64_t depth, const typename Dot::Word* a, int64_t a_stride,
                                    const typename Dot::Word* b, int64_t b_stride, float* c, int64_t c_stride,
-                                   const float* factors) {
+                                   const float* factors, Fetcher& fetcher) {
   const int64_t a_row = kAcross ? 1 : a_stride;
   int64_t m = 0;
-  for (; m + 6 <= rows; m += 6)
+  for (; m + 6 <= rows; m += 6) {
+    fetcher.fetch();
     multiply_micro<Dot, 6, kVectors, kAcross, kInto>(a + m * a_row, a_stride, b, b_stride, c + m * c_stride,
                                                      c_stride, depth, factors);
+  }
   if (m + 4 <= rows) {
     multiply_micro<Dot, 4, kVectors, kAcross, kInto>(a + m * a_row, a_stride, b, b_stride, c + m * c_stride,
                                                      c_stride, depth, factors);
@@ -129,25 +186,29 @@ HWY_NOINLINE void multiply_columns(int64_t rows, int64_t depth, const typename D
 
 // `vectors` columns of vectors. As many sums as the registers hold: 6 x 4 of 32, 6 x 2 of 16.
 template <class Dot, bool kAcross, Into kInto>
-HWY_INLINE void multiply(int64_t rows, int64_t vectors, int64_t depth, const typename Dot::Word* a,
-                         int64_t a_stride, const typename Dot::Word* b, int64_t b_stride, float* c,
-                         int64_t c_stride, const float* factors = nullptr) {
+HWY_INLINE void multiply(Fetcher& fetcher, int64_t rows, int64_t vectors, int64_t depth,
+                         const typename Dot::Word* a, int64_t a_stride, const typename Dot::Word* b,
+                         int64_t b_stride, float* c, int64_t c_stride, const float* factors = nullptr) {
   while (vectors > 0) {
     int64_t step;
 #if HWY_TARGET <= HWY_AVX3
     step = vectors == 5 ? 3 : HWY_MIN(vectors, int64_t{4});
     if (step == 4) {
-      multiply_columns<Dot, 4, kAcross, kInto>(rows, depth, a, a_stride, b, b_stride, c, c_stride, factors);
+      multiply_columns<Dot, 4, kAcross, kInto>(rows, depth, a, a_stride, b, b_stride, c, c_stride, factors,
+                                               fetcher);
     } else if (step == 3) {
-      multiply_columns<Dot, 3, kAcross, kInto>(rows, depth, a, a_stride, b, b_stride, c, c_stride, factors);
+      multiply_columns<Dot, 3, kAcross, kInto>(rows, depth, a, a_stride, b, b_stride, c, c_stride, factors,
+                                               fetcher);
     } else  // NOLINT(readability-misleading-indentation)
 #else
     step = HWY_MIN(vectors, int64_t{2});
 #endif
         if (step == 2) {
-      multiply_columns<Dot, 2, kAcross, kInto>(rows, depth, a, a_stride, b, b_stride, c, c_stride, factors);
+      multiply_columns<Dot, 2, kAcross, kInto>(rows, depth, a, a_stride, b, b_stride, c, c_stride, factors,
+                                               fetcher);
     } else {
-      multiply_columns<Dot, 1, kAcross, kInto>(rows, depth, a, a_stride, b, b_stride, c, c_stride, factors);
+      multiply_columns<Dot, 1, kAcross, kInto>(rows, depth, a, a_stride, b, b_stride, c, c_stride, factors,
+                                               fetcher);
     }
     vectors -= step;
     b += step * float_lanes;
@@ -208,7 +269,9 @@ HWY_INLINE void load_float_rows(ConstRows from, int64_t first_row, int64_t colum
 
 HWY_INLINE void zero_words(void* to, int64_t words) {
   auto* word = static_cast<uint32_t*>(to);
-  for (int64_t i = 0; i < words; i += float_lanes) hn::StoreU(hn::Zero(WordTag()), WordTag(), word + i);
+  int64_t i = 0;
+  for (; i + float_lanes <= words; i += float_lanes) hn::StoreU(hn::Zero(WordTag()), WordTag(), word + i);
+  for (; i < words; ++i) word[i] = 0;
 }
 
 // ---- Masks and dropout ------------------------------------------------------------------------------------
