@@ -59,9 +59,10 @@ DataPosition parse_data_position(std::string_view text) {
     const std::string_view number = text.substr(name.size() + 1, text.find('\n') - name.size() - 1);
     int64_t parsed = 0;
     uint64_t parsed_unsigned = 0;
-    const char* end = number.data() + number.size();
-    const auto result = std::is_same_v<T, uint64_t> ? std::from_chars(number.data(), end, parsed_unsigned)
-                                                    : std::from_chars(number.data(), end, parsed);
+    const char* begin = number.data();
+    const char* end = begin + number.size();
+    const auto result = std::is_same_v<T, uint64_t> ? std::from_chars(begin, end, parsed_unsigned)
+                                                    : std::from_chars(begin, end, parsed);
     if (number.empty() || result.ec != std::errc{} || result.ptr != end) refuse(text);
     const bool in_range = std::is_same_v<T, uint64_t> ||
                           (parsed >= 0 && static_cast<uint64_t>(parsed) <=

@@ -45,6 +45,7 @@ StepBatch Loader::prepare(int64_t position) const {
 }
 
 void Loader::work(int64_t position) {
+  std::exception_ptr error;
   try {
     for (;;) {
       StepBatch step = prepare(position);
@@ -57,11 +58,13 @@ void Loader::work(int64_t position) {
       changed_.notify_all();
     }
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    error_ = std::current_exception();
-    failed_ = true;
-    changed_.notify_all();
+    error = std::current_exception();
   }
+  // Out of the handler, this thread holds the exception no longer: the consumer alone frees it.
+  const std::lock_guard lock(mutex_);
+  error_ = std::move(error);
+  failed_ = true;
+  changed_.notify_all();
 }
 
 StepBatch Loader::next() {
