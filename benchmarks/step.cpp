@@ -1,0 +1,160 @@
+// Speed and memory of a training step of one process, with where its time goes.
+//
+// ./run bench step --model gpt2-124m --precision bf16 [--sequence N --micro-batch N --window N --threads N
+//                  --steps N --recompute none|selective|full --set a.b=c] [--json]
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "athanor/base/clock.h"
+#include "athanor/base/error.h"
+#include "athanor/base/philox.h"
+#include "athanor/cli/option_files.h"
+#include "athanor/cli/run_options.h"
+#include "athanor/machine/host.h"
+#include "athanor/model/model.h"
+#include "athanor/observe/format.h"
+#include "athanor/observe/time_by_operation.h"
+#include "athanor/train/engine.h"
+#include "athanor/train/peak.h"
+
+namespace athanor {
+namespace {
+
+struct Arguments {
+  std::string model = "gpt2-124m", precision = "fp32", recompute = "none";
+  int64_t sequence = 0, micro_batch = 4, window = -1, steps = 5;
+  int threads = 0;
+  bool json = false;
+  std::vector<std::string> settings;
+};
+
+void configure(RunConfiguration& run, const Arguments& arguments) {
+  std::vector<std::string> settings{"model.base=" + arguments.model, "train.precision=" + arguments.precision,
+                                    "train.recompute=" + arguments.recompute,
+                                    fmt::format("train.micro_batch={}", arguments.micro_batch),
+                                    fmt::format("train.threads={}", arguments.threads)};
+  if (arguments.window >= 0) settings.push_back(fmt::format("model.window={}", arguments.window));
+  settings.insert(settings.end(), arguments.settings.begin(), arguments.settings.end());
+  load_options(run.table, system_files(), {"", settings, model_configuration_folders()});
+  RunOptions& options = run.options;
+  options.data.sequence_length = arguments.sequence > 0 ? arguments.sequence
+                                                        : std::min<int64_t>(1024, options.model.maximum_positions);
+  options.model.maximum_positions = std::max(options.model.maximum_positions, options.data.sequence_length);
+}
+
+// Tokens drawn evenly from the vocabulary: what the batch holds does not change the work.
+Batch random_batch(const RunOptions& options, uint64_t number) {
+  Batch batch;
+  batch.samples = options.micro_batch;
+  batch.sequence_length = options.data.sequence_length;
+  const RandomKey key(number, RandomPurpose::test, "bench");
+  const auto tokens = static_cast<size_t>(batch.samples * batch.sequence_length);
+  for (size_t i = 0; i < tokens; ++i) {
+    const auto id = [&](size_t element) {
+      return static_cast<int32_t>(random_word(key, element) % static_cast<uint64_t>(options.model.vocabulary));
+    };
+    batch.token_ids.push_back(id(2 * i));
+    batch.labels.push_back(id(2 * i + 1));
+    batch.positions.push_back(static_cast<int32_t>(i % static_cast<size_t>(batch.sequence_length)));
+    batch.documents.push_back(0);
+  }
+  for (int64_t sample = 0; sample < batch.samples; ++sample) batch.sample_ids.push_back(sample);
+  return batch;
+}
+
+int bench(const Arguments& arguments) {
+  RunConfiguration run;
+  configure(run, arguments);
+  const RunOptions& options = run.options;
+  EngineOptions engine_options;
+  engine_options.model = options.model;
+  engine_options.compile = options.compile;
+  engine_options.threads = options.threads;
+  engine_options.seed = 1;
+  engine_options.micro_batch = options.micro_batch;
+  engine_options.sequence_length = options.data.sequence_length;
+  Engine engine(engine_options);
+  const MatrixPeak before = measure_peak(options, engine.threads());
+  engine.allocate();
+  engine.initialise();
+
+  TimeByOperation times;
+  std::vector<double> seconds;
+  double loss = 0;
+  for (int64_t step = 0; step <= arguments.steps; ++step) {  // the first warms caches and pages
+    const Batch batch = random_batch(options, static_cast<uint64_t>(step));
+    const int64_t begin = monotonic_ns();
+    loss = engine.train_step({&batch, 1}, step, step, 3e-4).loss;
+    const int64_t end = monotonic_ns();
+    if (step == 0) continue;
+    seconds.push_back(seconds_of(end - begin));
+    times.add(engine.programs().programs.front(), engine.records(), begin, end);
+  }
+  const MatrixPeak after = measure_peak(options, engine.threads());
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2], peak = std::max(before.gflops, after.gflops) * 1e9;
+  const auto tokens = static_cast<double>(options.micro_batch * options.data.sequence_length);
+  const TimeSummary summary = times.summary();
+
+  nlohmann::ordered_json json;
+  json["model"] = arguments.model;
+  json["precision"] = arguments.precision;
+  json["recompute"] = arguments.recompute;
+  json["sequence"] = options.data.sequence_length;
+  json["micro_batch"] = options.micro_batch;
+  json["window"] = options.model.window;
+  json["threads"] = engine.threads();
+  json["processor"] = processor_name();
+  json["step_seconds"] = median;
+  json["step_seconds_least"] = seconds.front();
+  json["tokens_per_second"] = tokens / median;
+  json["mfu"] = tokens * literature_flops_per_token(options.model, options.data.sequence_length) / median / peak;
+  json["mfu_computed_blocks"] = cost_of(engine.programs().programs.front()).flops / median / peak;
+  json["matrix_peak_gflops"] = peak / 1e9;
+  json["matrix_peak_source"] = after.source;
+  json["peak_resident_bytes"] = peak_resident_memory_bytes();
+  json["planned_bytes"] = engine.planned_bytes();
+  json["outside_kernels_share"] = summary.outside_kernels_share();
+  json["time_by_operation"] = nlohmann::ordered_json::parse(seconds_by_kind_json(summary));
+  json["loss"] = loss;
+  if (arguments.json) {
+    fmt::print("{}\n", json.dump());
+    return 0;
+  }
+  for (const std::string& note : engine.programs().notes) fmt::print("{}\n", note);
+  for (const auto& [key, value] : json.items()) {
+    if (key != "time_by_operation") fmt::print("{:<24} {}\n", key, value.dump());
+  }
+  fmt::print("\n{}", to_table(summary));
+  return 0;
+}
+
+}  // namespace
+}  // namespace athanor
+
+int main(int count, char** values) {
+  athanor::Arguments arguments;
+  CLI::App app("Times training steps of one process.");
+  app.add_option("--model", arguments.model, "name in configs/models");
+  app.add_option("--precision", arguments.precision, "fp32, bf16, fp16");
+  app.add_option("--recompute", arguments.recompute, "none, selective, full");
+  app.add_option("--sequence", arguments.sequence, "tokens of a sample (1024, or what the model has)");
+  app.add_option("--micro-batch", arguments.micro_batch, "samples");
+  app.add_option("--window", arguments.window, "attention window; 0: full");
+  app.add_option("--steps", arguments.steps, "timed steps")->check(CLI::PositiveNumber);
+  app.add_option("--threads", arguments.threads, "0: all cores");
+  app.add_option("--set", arguments.settings, "any option, NAME=VALUE");
+  app.add_flag("--json", arguments.json, "one JSON object");
+  CLI11_PARSE(app, count, values);
+  try {
+    return athanor::bench(arguments);
+  } catch (const athanor::Error& error) {
+    fmt::print(stderr, "bench: {}\n", error.what());
+    return 2;
+  }
+}
