@@ -62,16 +62,23 @@ TokenFileWriter::TokenFileWriter(WritableFile& file, TokenFileOptions options)
 }
 
 void TokenFileWriter::append(std::span<const int32_t> ids) {
-  for (const int32_t id : ids) {
-    if (id < 0 || id >= options_.vocabulary_size) {
-      throw_user_error(fmt::format("token {} has id {}, but the vocabulary has {} ids", token_count_, id,
-                                   options_.vocabulary_size),
-                       "the tokenizer and the vocabulary size do not belong together");
+  const auto block_bytes = static_cast<size_t>(options_.block_bytes);
+  while (!ids.empty()) {
+    const size_t used = block_.size(), count = std::min(ids.size(), (block_bytes - used) / width_);
+    block_.resize(used + count * width_);
+    std::byte* out = block_.data() + used;
+    for (const int32_t id : ids.first(count)) {
+      if (id < 0 || id >= options_.vocabulary_size) {
+        throw_user_error(fmt::format("token {} has id {}, but the vocabulary has {} ids", token_count_, id,
+                                     options_.vocabulary_size),
+                         "the tokenizer and the vocabulary size do not belong together");
+      }
+      std::memcpy(out, &id, width_);  // little-endian: the low bytes come first
+      out += width_;
+      ++token_count_;
     }
-    const auto* bytes = reinterpret_cast<const std::byte*>(&id);  // little-endian: the low bytes come first
-    block_.insert(block_.end(), bytes, bytes + width_);
-    ++token_count_;
-    if (block_.size() == static_cast<size_t>(options_.block_bytes)) write_block();
+    ids = ids.subspan(count);
+    if (block_.size() == block_bytes) write_block();
   }
 }
 
