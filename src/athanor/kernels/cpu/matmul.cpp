@@ -1,6 +1,7 @@
 #include "athanor/kernels/cpu/matmul.h"
 
 #include "athanor/base/error.h"
+#include "athanor/kernels/cpu/matmul_bf16.h"
 #include "athanor/kernels/cpu/matmul_tile.h"
 
 namespace athanor::cpu {
@@ -31,30 +32,65 @@ Rows from(Rows whole, int64_t row, int64_t column) {
   return whole.present() ? Rows{whole.at(row, column).data, whole.dtype, whole.stride} : whole;
 }
 
+ProductOperand left_of(const ProductShape& shape) {
+  const int64_t compact = shape.form == ProductForm::forward ? shape.inputs : shape.outputs;
+  return {nullptr, shape.left, shape.left_stride > 0 ? shape.left_stride : compact,
+          shape.form != ProductForm::weight_gradient};
+}
+
+ProductOperand right_of(const ProductShape& shape) {
+  return {nullptr, shape.right, shape.right_stride > 0 ? shape.right_stride : shape.inputs,
+          shape.form == ProductForm::forward};
+}
+
+// Rows of A are read in place if they can be.
+bool packs_rows(const ProductShape& shape) {
+  return shape.form == ProductForm::weight_gradient || shape.left != DType::fp32;
+}
+
 }  // namespace
 
 struct ProductPlan::Run {
   ProductOperand a, b;
   ProductOperands operands;
   ConstRows addend;  // what finish_tile adds
-  bool begins_with_result = false, has_rest = false, packs_rows = false;
+  bool begins_with_result = false, has_rest = false;
   std::byte* workspace = nullptr;
 };
 
-ProductPlan::ProductPlan(const ProductShape& shape, int threads)
-    : shape_(shape),
-      grid_(product_grid(shape.rows(), shape.columns(), shape.depth(), shape.result == DType::fp32)),
-      threads_(threads) {
+ProductPlan::ProductPlan(const ProductShape& shape, int threads, Bf16Arithmetic arithmetic)
+    : shape_(shape), threads_(threads) {
   check_type(shape.left);
   check_type(shape.right);
   check_type(shape.result);
+  const bool both_bf16 = shape.left == DType::bf16 && shape.right == DType::bf16;
+  const bool empty = shape.rows() == 0 || shape.columns() == 0 || shape.depth() == 0;
+  if (both_bf16 && !empty &&
+      (arithmetic == Bf16Arithmetic::instructions ||
+       (arithmetic == Bf16Arithmetic::automatic && bf16_instructions_pay()))) {
+    grid_ = whole_depth_grid(shape.rows(), shape.columns(), shape.depth());
+    const EvenSplit columns = grid_.columns(0);
+    bf16_ = std::make_unique<BFloat16Tiles>(left_of(shape), right_of(shape), grid_.rows, columns,
+                                            shape.depth(), threads);
+    rows_bytes_ = align_bytes(bf16_->scratch_bytes());
+    thread_bytes_ = rows_bytes_ + align_bytes(grid_.rows.longest() * columns.longest() * float_size);
+    workspace_bytes_ = threads * thread_bytes_;
+  } else {
+    plan_packed(threads);
+  }
+}
+
+ProductPlan::~ProductPlan() = default;
+ProductPlan::ProductPlan(ProductPlan&&) noexcept = default;
+
+void ProductPlan::plan_packed(int threads) {
+  grid_ = product_grid(shape_.rows(), shape_.columns(), shape_.depth(), direct());
   const int64_t depth = padded(grid_.depth_slabs.longest(), depth_block);
   const int64_t rows = padded(grid_.rows.longest(), row_unit);
   slab_bytes_ = align_bytes(padded(grid_.column_slabs.longest(), column_unit) * depth * float_size);
   const bool lasting_sums = !direct() && grid_.depth_slabs.parts > 1;
-  sums_bytes_ = lasting_sums ? align_bytes(shape.rows() * shape.columns() * float_size) : 0;
-  const bool packs_rows = shape.form == ProductForm::weight_gradient || shape.left != DType::fp32;
-  rows_bytes_ = packs_rows ? align_bytes(rows * depth * float_size) : 0;
+  sums_bytes_ = lasting_sums ? align_bytes(shape_.rows() * shape_.columns() * float_size) : 0;
+  rows_bytes_ = packs_rows(shape_) ? align_bytes(rows * depth * float_size) : 0;
   const bool panel_sums = !direct() && !lasting_sums;
   thread_bytes_ = rows_bytes_ + (panel_sums ? align_bytes(rows * panel_columns * float_size) : 0);
   workspace_bytes_ = slab_bytes_ + sums_bytes_ + threads * thread_bytes_;
@@ -67,11 +103,12 @@ void ProductPlan::run(ThreadTeam& team, const ProductOperands& operands,
                  workspace_bytes());
   if (shape_.rows() == 0 || shape_.columns() == 0) return;
   Run run;
-  const bool weight_gradient = shape_.form == ProductForm::weight_gradient;
-  run.a = {operands.left.data, shape_.left, operands.left.stride, !weight_gradient};
-  run.b = {operands.right.data, shape_.right, operands.right.stride, shape_.form == ProductForm::forward};
+  run.a = left_of(shape_);
+  run.b = right_of(shape_);
+  ATHANOR_ASSERT(operands.left.stride == run.a.stride && operands.right.stride == run.b.stride);
+  run.a.data = operands.left.data;
+  run.b.data = operands.right.data;
   run.operands = operands;
-  run.packs_rows = weight_gradient || shape_.left != DType::fp32;
   run.workspace = workspace.data();
   // What is in the result already is an addend, unless the sums themselves can begin with it.
   const bool adds_result = operands.accumulate || operands.addend.data == operands.result.data;
@@ -82,6 +119,10 @@ void ProductPlan::run(ThreadTeam& team, const ProductOperands& operands,
   run.has_rest =
       !direct() || operands.bias.data != nullptr || run.addend.present() || operands.activated.present();
 
+  if (bf16_ != nullptr) {
+    team.parallel_for(grid_.tiles(), [&](int64_t tile, int thread) { run_bf16_tile(run, tile, thread); });
+    return;
+  }
   for (int64_t column_slab = 0; column_slab < grid_.column_slabs.parts; ++column_slab) {
     for (int64_t depth_slab = 0; depth_slab < grid_.depth_slabs.parts; ++depth_slab) {
       pack_slab(team, run, column_slab, depth_slab);
@@ -123,23 +164,22 @@ void ProductPlan::run_tile(const Run& run, int64_t column_slab, int64_t depth_sl
   const auto* const slab = reinterpret_cast<const float*>(run.workspace);
   std::byte* const scratch = run.workspace + slab_bytes_ + sums_bytes_ + thread * thread_bytes_;
   auto* const packed_rows = reinterpret_cast<float*>(scratch);
-  if (run.packs_rows) {
+  if (packs_rows(shape_)) {
     for (int64_t k = 0; k < depth; k += depth_block)
       pack_rows(run.a, row, rows, first_k + k, std::min(depth_block, depth - k), packed_rows + k * tile_rows);
   }
   const auto block_of = [&](int64_t k) {
-    if (!run.packs_rows)
+    if (!packs_rows(shape_))
       return RowBlock{reinterpret_cast<const float*>(run.a.at(row, first_k + k)), run.a.stride, true, false};
     return RowBlock{packed_rows + k * tile_rows, 0, false, !run.a.depth_contiguous};
   };
 
   for (int64_t column = split.begin(column_part); column < split.end(column_part); column += panel_columns) {
     const int64_t columns = std::min(panel_columns, split.end(column_part) - column);
-    const Span corner = run.operands.result.at(row, slab_column + column);
     float* sums = reinterpret_cast<float*>(scratch + rows_bytes_);
     int64_t stride = columns;
     if (direct()) {
-      sums = reinterpret_cast<float*>(corner.data);
+      sums = reinterpret_cast<float*>(run.operands.result.at(row, slab_column + column).data);
       stride = run.operands.result.stride;
     } else if (sums_bytes_ > 0) {
       stride = shape_.columns();
@@ -160,13 +200,27 @@ void ProductPlan::run_tile(const Run& run, int64_t column_slab, int64_t depth_sl
                      !begins || k > 0, next);
     }
     if (!last || !run.has_rest) continue;
-    const ConstRows bias =
-        from({run.operands.bias.data, run.operands.bias.dtype, 0}, row, slab_column + column);
-    finish_tile(rows, columns, sums, stride, {bias.data, bias.dtype},
-                from(run.addend, row, slab_column + column),
-                direct() ? Rows{} : Rows{corner.data, shape_.result, run.operands.result.stride},
-                from(run.operands.activated, row, slab_column + column));
+    finish(run, row, slab_column + column, rows, columns, sums, stride);
   }
+}
+
+void ProductPlan::run_bf16_tile(const Run& run, int64_t tile, int thread) const {
+  const int64_t row_part = tile % grid_.rows.parts, column_part = tile / grid_.rows.parts;
+  const EvenSplit split = grid_.columns(0);
+  const int64_t row = grid_.rows.begin(row_part), column = split.begin(column_part);
+  const int64_t rows = grid_.rows.end(row_part) - row, columns = split.end(column_part) - column;
+  std::byte* const scratch = run.workspace + thread * thread_bytes_;
+  auto* const sums = reinterpret_cast<float*>(scratch + rows_bytes_);
+  bf16_->multiply(run.a, run.b, row_part, column_part, sums, scratch, thread);
+  finish(run, row, column, rows, columns, sums, columns);
+}
+
+void ProductPlan::finish(const Run& run, int64_t row, int64_t column, int64_t rows, int64_t columns,
+                         float* sums, int64_t sums_stride) const {
+  const ConstRows bias = from({run.operands.bias.data, run.operands.bias.dtype, 0}, row, column);
+  finish_tile(rows, columns, sums, sums_stride, {bias.data, bias.dtype}, from(run.addend, row, column),
+              direct() ? Rows{} : from(run.operands.result, row, column),
+              from(run.operands.activated, row, column));
 }
 
 }  // namespace athanor::cpu

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "athanor/device/thread_team.h"
@@ -20,12 +21,15 @@
 
 namespace athanor::cpu {
 
+class BFloat16Tiles;
+
 enum class ProductForm : uint8_t { forward, input_gradient, weight_gradient };
 
 struct ProductShape {
   ProductForm form = ProductForm::forward;
   int64_t tokens = 0, outputs = 0, inputs = 0;  // M, N, K
   DType left = DType::fp32, right = DType::fp32, result = DType::fp32;
+  int64_t left_stride = 0, right_stride = 0;  // of the operands that will be given; 0 is compact
 
   int64_t rows() const { return form == ProductForm::weight_gradient ? outputs : tokens; }
   int64_t columns() const { return form == ProductForm::forward ? outputs : inputs; }
@@ -34,7 +38,11 @@ struct ProductShape {
   }
 };
 
-// Of the types that the shape says. Absent: bias, addend, activated.
+// How bf16 operands are multiplied: widened to fp32 while they are packed, or by the machine's bf16
+// instructions. Automatic is by instructions where they exist and pay. Other types are always widened.
+enum class Bf16Arithmetic : uint8_t { automatic, widened, instructions };
+
+// Of the types and strides that the shape says. Absent: bias, addend, activated.
 struct ProductOperands {
   ConstRows left;   // x, dy, dy
   ConstRows right;  // weight, weight, x
@@ -47,7 +55,11 @@ struct ProductOperands {
 
 class ProductPlan {
  public:
-  ProductPlan(const ProductShape& shape, int threads);
+  ProductPlan(const ProductShape& shape, int threads, Bf16Arithmetic arithmetic = Bf16Arithmetic::automatic);
+  ~ProductPlan();
+  ProductPlan(ProductPlan&&) noexcept;
+
+  bool uses_bf16_instructions() const { return bf16_ != nullptr; }
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
   // `workspace`: workspace_bytes(), 64-byte aligned. The team has at most `threads` threads.
@@ -55,16 +67,22 @@ class ProductPlan {
 
  private:
   struct Run;
-  bool direct() const { return shape_.result == DType::fp32; }
+  void plan_packed(int threads);
+  // Sums gather where they go, else in the workspace.
+  bool direct() const { return shape_.result == DType::fp32 && bf16_ == nullptr; }
   void pack_slab(ThreadTeam& team, const Run& run, int64_t column_slab, int64_t depth_slab) const;
   void run_tile(const Run& run, int64_t column_slab, int64_t depth_slab, int64_t tile, int thread) const;
+  void run_bf16_tile(const Run& run, int64_t tile, int thread) const;
+  void finish(const Run& run, int64_t row, int64_t column, int64_t rows, int64_t columns, float* sums,
+              int64_t sums_stride) const;
 
   ProductShape shape_;
   ProductGrid grid_;
   int threads_;
   // The workspace: the packed slab, then the sums if they last from slab to slab, then what each thread
   // needs: packed rows of A, and sums of a panel.
-  int64_t slab_bytes_, sums_bytes_, rows_bytes_, thread_bytes_, workspace_bytes_;
+  int64_t slab_bytes_ = 0, sums_bytes_ = 0, rows_bytes_ = 0, thread_bytes_ = 0, workspace_bytes_ = 0;
+  std::unique_ptr<BFloat16Tiles> bf16_;
 };
 
 }  // namespace athanor::cpu

@@ -16,6 +16,21 @@ constexpr int64_t most_rows = 256, least_rows = 96;
 constexpr int64_t wanted_tiles = 8;
 constexpr double least_flops = 4e6;
 
+// Cuts a slab into tiles, its columns into `column_parts` or more.
+void cut_tiles(ProductGrid& grid, int64_t rows, int64_t columns, int64_t depth, int64_t column_parts) {
+  const double flops =
+      2.0 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(depth);
+  const int64_t wanted =
+      std::clamp<int64_t>(static_cast<int64_t>(std::min(flops / least_flops, 1e6)), 1, wanted_tiles);
+  const int64_t row_parts =
+      std::max(ceil_divide(rows, most_rows), std::min(wanted / column_parts, ceil_divide(rows, least_rows)));
+  grid.rows = EvenSplit::into(rows, row_parts, row_unit);
+  // Few rows: columns are cut more.
+  const int64_t most_column_parts = std::max<int64_t>(1, ceil_divide(columns, column_unit));
+  grid.column_parts =
+      std::clamp(wanted / grid.rows.parts, std::min(column_parts, most_column_parts), most_column_parts);
+}
+
 }  // namespace
 
 EvenSplit ProductGrid::columns(int64_t slab) const {
@@ -30,17 +45,17 @@ ProductGrid product_grid(int64_t rows, int64_t columns, int64_t depth, bool sums
   const int64_t slab_columns = std::max(least_slab_columns, slab_elements / slab_depth);
   grid.column_slabs = EvenSplit::into(columns, ceil_divide(columns, slab_columns), column_unit);
 
-  const int64_t tile_columns = grid.column_slabs.longest();
-  const double flops =
-      2.0 * static_cast<double>(rows) * static_cast<double>(tile_columns) * static_cast<double>(slab_depth);
-  const int64_t wanted =
-      std::clamp<int64_t>(static_cast<int64_t>(std::min(flops / least_flops, 1e6)), 1, wanted_tiles);
-  const int64_t row_parts =
-      std::max(ceil_divide(rows, most_rows), std::min(wanted, ceil_divide(rows, least_rows)));
-  grid.rows = EvenSplit::into(rows, row_parts, row_unit);
-  // Few rows: columns are cut too.
-  grid.column_parts =
-      std::clamp<int64_t>(wanted / grid.rows.parts, 1, ceil_divide(tile_columns, column_unit));
+  cut_tiles(grid, rows, grid.column_slabs.longest(), slab_depth, 1);
+  return grid;
+}
+
+ProductGrid whole_depth_grid(int64_t rows, int64_t columns, int64_t depth) {
+  // Of the sums, kept in fp32 beside the product, no more than the second cache holds.
+  constexpr int64_t most_columns = 768;
+  ProductGrid grid;
+  grid.column_slabs = EvenSplit::into(columns, 1, column_unit);
+  grid.depth_slabs = EvenSplit::into(depth, 1, depth_block);
+  cut_tiles(grid, rows, columns, depth, ceil_divide(columns, most_columns));
   return grid;
 }
 

@@ -35,6 +35,9 @@ struct ProductGrid {
   int64_t tiles() const { return rows.parts * column_parts; }
 };
 
+// Tiles that are multiplied over the whole depth at once, from operands that are not packed here.
+ProductGrid whole_depth_grid(int64_t rows, int64_t columns, int64_t depth);
+
 // `sums_in_place`: the sums gather in the result itself, so that cutting the depth costs no memory.
 ProductGrid product_grid(int64_t rows, int64_t columns, int64_t depth, bool sums_in_place);
 

@@ -1,6 +1,9 @@
 // Entries of the kernel table for matrix products and bias gradients.
 //
 // Mixtures of types: every operand may be fp32, bf16 or fp16; dbias is fp32.
+#include <memory>
+#include <vector>
+
 #include "athanor/base/error.h"
 #include "athanor/kernels/cpu/column_sum.h"
 #include "athanor/kernels/cpu/cpu_kernels.h"
@@ -47,11 +50,30 @@ ProductShape shape_of(const Shape& left, DType left_type, const Shape& right, DT
   return shape;
 }
 
+// What a run needs, made when the program is loaded. The workspace was reserved for compact operands; if
+// strided ones need more, it is here.
+struct Prepared {
+  ProductPlan plan;
+  std::vector<std::byte> memory;
+  std::span<std::byte> workspace;
+};
+
 template <ProductForm form>
 std::shared_ptr<const void> prepare(const KernelArguments& arguments, int threads) {
   const TensorView &left = arguments.inputs[0], &right = arguments.inputs[1];
-  return std::make_shared<ProductPlan>(
-      shape_of<form>(left.shape, left.dtype, right.shape, right.dtype, arguments.outputs[0].dtype), threads);
+  ProductShape shape =
+      shape_of<form>(left.shape, left.dtype, right.shape, right.dtype, arguments.outputs[0].dtype);
+  shape.left_stride = row_stride(left);
+  shape.right_stride = row_stride(right);
+  auto prepared = std::make_shared<Prepared>(Prepared{ProductPlan(shape, threads), {}, arguments.workspace});
+  const auto needed = static_cast<size_t>(prepared->plan.workspace_bytes());
+  if (needed > prepared->workspace.size()) {
+    prepared->memory.resize(needed + 64);
+    void* start = prepared->memory.data();
+    size_t space = prepared->memory.size();
+    prepared->workspace = {static_cast<std::byte*>(std::align(64, needed, start, space)), needed};
+  }
+  return prepared;
 }
 
 template <ProductForm form>
@@ -76,7 +98,8 @@ void run(const KernelArguments& arguments, const KernelContext& context) {
   } else {
     operands.accumulate = arguments.accumulate;
   }
-  static_cast<const ProductPlan*>(arguments.prepared)->run(*context.team, operands, arguments.workspace);
+  const auto& prepared = *static_cast<const Prepared*>(arguments.prepared);
+  prepared.plan.run(*context.team, operands, prepared.workspace);
 }
 
 void run_bias_gradient(const KernelArguments& arguments, const KernelContext& context) {

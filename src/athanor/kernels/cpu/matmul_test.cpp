@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "athanor/kernels/cpu/matmul_bf16.h"
 #include "athanor/kernels/cpu/test_support.h"
 
 namespace athanor::cpu {
@@ -25,6 +26,7 @@ struct Case {
   DType bias = DType::fp32, addend = DType::fp32;
   bool has_bias = false, has_addend = false, has_activated = false, accumulate = false, in_place = false;
   int64_t padding = 0;
+  Bf16Arithmetic arithmetic = Bf16Arithmetic::automatic;
 };
 
 std::string describe(const Case& c) {
@@ -39,7 +41,7 @@ std::string describe(const Case& c) {
 // Runs on every instruction set and thread count; compares with sums in double.
 void check(const Case& c) {
   SCOPED_TRACE(describe(c));
-  const ProductShape& s = c.shape;
+  ProductShape s = c.shape;
   const bool forward = s.form == ProductForm::forward;
   const bool weight_gradient = s.form == ProductForm::weight_gradient;
   Tensor left(s.left, s.tokens, forward ? s.inputs : s.outputs, c.padding);
@@ -47,6 +49,8 @@ void check(const Case& c) {
   Tensor bias(c.bias, 1, s.columns());
   Tensor addend(c.addend, s.rows(), s.columns(), c.padding);
   Tensor before(s.result, s.rows(), s.columns(), c.padding);
+  s.left_stride = left.stride;
+  s.right_stride = right.stride;
   left.fill("left", -1, 1);
   right.fill("right", -1, 1);
   bias.fill("bias");
@@ -79,7 +83,7 @@ void check(const Case& c) {
         for (int64_t j = 0; j < s.columns(); ++j) result.set(i, j, before.get(i, j));
       }
     }
-    const ProductPlan plan(s, team.size());
+    const ProductPlan plan(s, team.size(), c.arithmetic);
     std::vector<std::byte> memory(static_cast<size_t>(plan.workspace_bytes()) + 64);
     void* start = memory.data();
     size_t space = memory.size();
@@ -169,6 +173,36 @@ TEST(Matmul, Addend) {
       check({.shape = shape, .addend = addend, .has_addend = true, .padding = 2});
     check({.shape = shape, .in_place = true, .padding = 2});
   }
+}
+
+TEST(Matmul, Bf16Instructions) {
+  if (!has_bf16_instructions()) GTEST_SKIP() << "this machine has none";
+  const DType bf16 = DType::bf16, fp32 = DType::fp32;
+  const auto by_instructions = Bf16Arithmetic::instructions;
+  for (const ProductForm form : forms) {
+    for (const int64_t m : {1, 7, 33})
+      for (const int64_t n : {1, 33})
+        for (const int64_t k : {1, 7, 100})
+          check({.shape = {form, m, n, k, bf16, bf16, bf16},
+                 .padding = m % 3 * 8,
+                 .arithmetic = by_instructions});
+    check({.shape = {form, 530, 70, 300, bf16, bf16, bf16}, .arithmetic = by_instructions});
+    check(
+        {.shape = {form, 40, 1601, 65, bf16, bf16, fp32}, .accumulate = true, .arithmetic = by_instructions});
+  }
+  check({.shape = {ProductForm::forward, 20, 1100, 40, bf16, bf16, bf16},
+         .bias = bf16,
+         .has_bias = true,
+         .has_activated = true,
+         .padding = 9,
+         .arithmetic = by_instructions});
+  check({.shape = {ProductForm::input_gradient, 70, 40, 150, bf16, bf16, bf16},
+         .in_place = true,
+         .arithmetic = by_instructions});
+  const ProductPlan widened({ProductForm::forward, 5, 6, 7, bf16, bf16, bf16}, 1, Bf16Arithmetic::widened);
+  EXPECT_FALSE(widened.uses_bf16_instructions());
+  const ProductPlan instructions({ProductForm::forward, 5, 6, 7, bf16, bf16, bf16}, 1, by_instructions);
+  EXPECT_TRUE(instructions.uses_bf16_instructions());
 }
 
 TEST(Matmul, VocabularyOfOddSize) {
