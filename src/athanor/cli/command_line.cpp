@@ -137,9 +137,7 @@ class CommandLine {
     shortcut("--temperature", "sample.temperature", "0: always the likeliest token", "T");
     shortcut("--top-k", "sample.top_k", "draw among so many likeliest; 0: all", "N");
     shortcut("--threads", "train.threads", "0: all cores", "N");
-    command->add_option("--seed", generate_.seed, "another seed, another text; default 0")
-        ->type_name("N")
-        ->check(CLI::NonNegativeNumber);
+    command->add_option("--seed", generate_.seed, "another seed, another text; default 0")->type_name("N");
     add_settings(command, generate_.settings);
     on(command, [this] { generate_command(generate_); });
   }
@@ -171,30 +169,27 @@ class CommandLine {
   }
 
   [[noreturn]] void refuse(const CLI::ParseError& error) const {
-    std::string command = "athanor";
+    std::string command;
     const CLI::App* app = &app_;
-    for (;;) {
-      const auto parsed = app->get_subcommands();
-      if (parsed.empty()) break;
-      app = parsed.front();
-      command += " " + app->get_name();
+    while (!app->get_subcommands().empty()) {
+      app = app->get_subcommands().front();
+      command += app->get_name() + " ";
     }
-    std::string hint = fmt::format("see {} --help", command);
-    if (std::vector<std::string> extra = app_.remaining(true);
-        error.get_name() == "ExtrasError" && !extra.empty()) {
-      // A wrong flag comes before what was meant as its value.
-      std::stable_partition(extra.begin(), extra.end(),
-                            [](const auto& word) { return word.starts_with("-"); });
-      std::vector<std::string> flags;
-      for (const CLI::Option* option : app->get_options()) {
-        for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-      }
-      const std::string near = nearest_name(extra.front().substr(0, extra.front().find('=')), flags);
-      if (!near.empty()) hint = fmt::format("did you mean {}?", near);
-      throw_user_error(fmt::format("{}: {} was not expected", command, printable_argument(extra.front())),
-                       hint);
+    const std::string prefix = command.empty() ? "" : command.substr(0, command.size() - 1) + ": ";
+    const std::string hint = fmt::format("see athanor {}--help", command);
+    std::vector<std::string> extra = app_.remaining(true);
+    if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || extra.empty()) {
+      throw_user_error(prefix + printable_argument(error.what()), hint);
     }
-    throw_user_error(fmt::format("{}: {}", command, printable_argument(error.what())), hint);
+    // A wrong flag comes before what was meant as its value.
+    std::stable_partition(extra.begin(), extra.end(), [](const auto& word) { return word.starts_with("-"); });
+    std::vector<std::string> flags;
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    }
+    const std::string near = nearest_name(extra.front().substr(0, extra.front().find('=')), flags);
+    throw_user_error(fmt::format("{}{} was not expected", prefix, printable_argument(extra.front())),
+                     near.empty() ? hint : fmt::format("did you mean {}?", near));
   }
 
   CLI::App app_;

@@ -183,6 +183,14 @@ std::string printable(std::string_view text, bool ascii_only) {
   return result;
 }
 
+std::string printable_lines(std::string_view text, bool ascii_only) {
+  std::string result;
+  for (size_t feed; (feed = text.find('\n')) != std::string_view::npos; text.remove_prefix(feed + 1)) {
+    result += printable(text.substr(0, feed), ascii_only) + '\n';
+  }
+  return result + printable(text, ascii_only);
+}
+
 int display_width(std::string_view text) {
   int width = 0;
   while (!text.empty()) {

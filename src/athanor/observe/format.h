@@ -33,6 +33,8 @@ std::string format_short(double value);
 // Makes text safe to show and to embed: valid UTF-8 without control characters, each bad byte replaced
 // by U+FFFD (by '?' if `ascii_only`, which replaces all that is not ASCII).
 std::string printable(std::string_view text, bool ascii_only = false);
+// The same for several lines: line feeds stay.
+std::string printable_lines(std::string_view text, bool ascii_only = false);
 // Columns that printable text takes on a terminal, one for each code point but combining marks (wide
 // characters of East Asian scripts count two).
 int display_width(std::string_view text);

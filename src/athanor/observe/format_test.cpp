@@ -89,6 +89,8 @@ TEST(Format, PrintableTextIsValidAndHarmless) {
   EXPECT_EQ(printable("k\xc3\xa4se", true), "k?se");
   EXPECT_EQ(printable("a\x1b[2Jb\n", true), "a?[2Jb?");
   const std::string bad = "\xef\xbf\xbd";
+  EXPECT_EQ(printable_lines("\na\x1b\n\nb", true), "\na?\n\nb");
+  EXPECT_EQ(printable_lines("a\n"), "a\n");
   EXPECT_EQ(printable("\xff"), bad);
   EXPECT_EQ(printable("\xc3"), bad);                      // cut short
   EXPECT_EQ(printable("\xc0\xaf"), bad + bad);            // overlong

@@ -313,7 +313,7 @@ class Run {
                text += byte_vocabulary::decode({&token, 1});
                return true;
              });
-    context_.terminal.print("the model writes:\n" + printable(options_.sample.prompt + text) + "\n");
+    context_.terminal.print("the model writes:\n" + printable_lines(options_.sample.prompt + text) + "\n");
   }
 
   const RunOptions& options_;
