@@ -15,7 +15,7 @@
 
 namespace athanor {
 
-inline constexpr int64_t no_sample = -1;        // a row that only fills up a batch
+inline constexpr int64_t no_sample = -1;  // a row that only fills up a batch
 
 // All arrays are [samples, sequence_length], row-major.
 struct Batch {
