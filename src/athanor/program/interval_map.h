@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <utility>
 
 namespace athanor {
 
@@ -37,6 +39,22 @@ class IntervalMap {
       }
     }
     intervals_.emplace_hint(at, range.begin, Interval{range.end, label});
+  }
+
+  void erase(ByteRange range) {
+    if (range.begin >= range.end) return;
+    split(range.begin);
+    split(range.end);
+    intervals_.erase(intervals_.lower_bound(range.begin), intervals_.lower_bound(range.end));
+  }
+
+  // The interval that holds the whole range, if there is one.
+  std::optional<std::pair<ByteRange, Label>> interval_around(ByteRange range) const {
+    auto at = intervals_.upper_bound(range.begin);
+    if (at == intervals_.begin()) return std::nullopt;
+    --at;
+    if (at->second.end < range.end) return std::nullopt;
+    return {{ByteRange{at->first, at->second.end}, at->second.label}};
   }
 
   // Calls visit(ByteRange, const Label*) for the pieces of the range in order; a null label for a gap.

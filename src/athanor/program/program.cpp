@@ -21,7 +21,9 @@ const char* name_of(ProgramKind kind) {
   return names[static_cast<size_t>(kind)];
 }
 
-bool is_persistent(BufferClass buffer_class) { return buffer_class <= BufferClass::scalars; }
+bool is_persistent(BufferClass buffer_class) {
+  return buffer_class <= BufferClass::scalars;
+}
 
 MemoryReport memory_report(const StepProgram& program, int64_t persistent_bytes) {
   MemoryReport report;

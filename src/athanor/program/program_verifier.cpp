@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "athanor/program/program.h"
 #include "athanor/program/template_check.h"
@@ -150,8 +149,8 @@ class ProgramVerifier {
     for (const Access& access : accesses_[static_cast<size_t>(call().template_id)]) {
       const auto base = static_cast<size_t>(access.base);
       const auto id = static_cast<size_t>(call().buffers[base]);
-      for (const ByteRange range : access.ranges) {
-        const ByteRange bytes{range.begin + call().base_offsets[base], range.end + call().base_offsets[base]};
+      for (const StridedRange& range : access.ranges) {
+        const StridedRange bytes = range.moved(call().base_offsets[base]);
         if (access.kind == AccessKind::read) read(access, written_[id], bytes);
         if (access.kind == AccessKind::accumulate) accumulate(access, written_[id], bytes);
         if (access.kind == AccessKind::write) write(access, written_[id], bytes);
@@ -202,70 +201,73 @@ class ProgramVerifier {
     }
   }
 
-  void read(const Access& access, const IntervalMap<bool>& written, ByteRange bytes) const {
+  void read(const Access& access, const StridedMap<bool>& written, const StridedRange& bytes) const {
     const Buffer& buffer = buffer_of(access);
     if (is_state(buffer.buffer_class)) return;
-    written.visit(bytes, [&](ByteRange piece, const bool* found) {
-      if (found != nullptr) return;
-      if (const auto member = bucket_member(access, piece)) {
-        if (member->empty()) return;  // padding between members
-        fail(fmt::format("the gradient of {} is never written", *member), access.operation);
-      }
-      fail(fmt::format("{} reads bytes [{}, {}) of buffer {}, which nothing has written in this step",
-                       describe(access), piece.begin, piece.end, buffer.name),
-           access.operation);
-    });
+    if (const BucketTable* table = bucket_of(access)) {
+      read_bucket(access, *table, written);
+      return;
+    }
+    const auto piece = written.find(bytes, [](const bool* found) { return found == nullptr; });
+    if (!piece) return;
+    fail(fmt::format("{} reads bytes [{}, {}) of buffer {}, which nothing has written in this step",
+                     describe(access), piece->first.begin, piece->first.end, buffer.name),
+         access.operation);
   }
 
-  // When a whole gradient bucket is read: the first member of its table that lies in the bytes, or "" when
-  // none does. Nothing when something else is read.
-  std::optional<std::string> bucket_member(const Access& access, ByteRange bytes) const {
+  // The table of the members when a whole gradient bucket is read.
+  const BucketTable* bucket_of(const Access& access) const {
     const Graph& graph = block().graph;
-    if (access.value == no_value || graph.value(access.value).role != Role::bucket_gradient)
-      return std::nullopt;
-    const Operation& operation = graph.operations[static_cast<size_t>(access.operation)];
-    const auto table = static_cast<size_t>(operation.attributes.table);
-    if (operation.attributes.table < 0 || table >= graph.tables.size()) return std::nullopt;
-    const Value& value = graph.value(access.value);
-    const auto base = static_cast<size_t>(access.base);
-    const int64_t start = call().base_offsets[base] + block().slots[static_cast<size_t>(access.value)].offset;
-    const auto element = static_cast<int64_t>(size_of(value.dtype));
-    for (const BucketMember& member : graph.tables[table].members) {
-      const int64_t begin = start + member.offset * element, end = begin + member.length() * element;
-      if (begin < bytes.end && bytes.begin < end) return fill_layer(member.name, call().layer);
+    if (access.value == no_value || graph.value(access.value).role != Role::bucket_gradient) return nullptr;
+    const int64_t table = graph.operations[static_cast<size_t>(access.operation)].attributes.table;
+    return table < 0 || table >= static_cast<int64_t>(graph.tables.size())
+               ? nullptr
+               : &graph.tables[static_cast<size_t>(table)];
+  }
+
+  // Every member has been written; padding between members need not be.
+  void read_bucket(const Access& access, const BucketTable& table, const StridedMap<bool>& written) const {
+    const int64_t start = call().base_offsets[static_cast<size_t>(access.base)] +
+                          block().slots[static_cast<size_t>(access.value)].offset;
+    const auto element = static_cast<int64_t>(size_of(block().graph.value(access.value).dtype));
+    for (const BucketMember& member : table.members) {
+      const StridedRange bytes{start + member.offset * element, member.length() * element, 0, 1};
+      if (written.find(bytes, [](const bool* found) { return found == nullptr; })) {
+        fail(fmt::format("the gradient of {} is never written", fill_layer(member.name, call().layer)),
+             access.operation);
+      }
     }
-    return "";
   }
 
   // The first contribution of the step overwrites, every other one adds.
-  void accumulate(const Access& access, IntervalMap<bool>& written, ByteRange bytes) {
+  void accumulate(const Access& access, StridedMap<bool>& written, const StridedRange& bytes) {
     const bool adds = call().accumulate[static_cast<size_t>(access.operation)];
-    written.visit(bytes, [&](ByteRange piece, const bool* found) {
-      if ((found != nullptr) == adds) return;
+    if (const auto piece =
+            written.find(bytes, [&](const bool* found) { return (found != nullptr) != adds; })) {
       fail(fmt::format("{} {} bytes [{}, {}) of buffer {}, which {}", describe(access),
-                       adds ? "adds to" : "overwrites", piece.begin, piece.end, buffer_of(access).name,
+                       adds ? "adds to" : "overwrites", piece->first.begin, piece->first.end,
+                       buffer_of(access).name,
                        adds ? "nothing has written in this step" : "hold another contribution"),
            access.operation);
-    });
+    }
     written.assign(bytes, true);
     if (call().micro_batch < 0 || !is_persistent(buffer_of(access).buffer_class)) return;
     const BufferId buffer = call().buffers[static_cast<size_t>(access.base)];
-    auto& counts = contributions_[{buffer, bytes.begin, bytes.end}];
+    auto& counts = contributions_[{buffer, bytes.begin, bytes.end()}];
     counts.resize(static_cast<size_t>(program_.micro_batches), 0);
     if (call().micro_batch >= program_.micro_batches)
       fail(fmt::format("there are {} micro-batches", program_.micro_batches));
     ++counts[static_cast<size_t>(call().micro_batch)];
   }
 
-  void write(const Access& access, IntervalMap<bool>& written, ByteRange bytes) const {
+  void write(const Access& access, StridedMap<bool>& written, const StridedRange& bytes) const {
     const Buffer& buffer = buffer_of(access);
     if (buffer.buffer_class == BufferClass::gradients) {
-      written.visit(bytes, [&](ByteRange piece, const bool* found) {
-        if (found == nullptr) return;
+      if (const auto piece = written.find(bytes, [](const bool* found) { return found != nullptr; })) {
         fail(fmt::format("{} overwrites gradients in bytes [{}, {}) of buffer {}", describe(access),
-                         piece.begin, piece.end, buffer.name),
+                         piece->first.begin, piece->first.end, buffer.name),
              access.operation);
-      });
+      }
     }
     written.assign(bytes, true);
   }
@@ -301,7 +303,11 @@ class ProgramVerifier {
     if (access.ranges.empty()) return;
     const Buffer& buffer = buffer_of(access);
     const int64_t start = buffer.offset + call().base_offsets[static_cast<size_t>(access.base)];
-    const ByteRange bytes{start + access.ranges.front().begin, start + access.ranges.back().end};
+    ByteRange bytes{start + access.ranges.front().begin, start + access.ranges.front().end()};
+    for (const StridedRange& range : access.ranges) {
+      bytes.begin = std::min(bytes.begin, start + range.begin);
+      bytes.end = std::max(bytes.end, start + range.end());
+    }
     const auto mine = static_cast<size_t>(access.stream);
     const bool writes = access.kind != AccessKind::read;
     auto& arena = is_persistent(buffer.buffer_class) ? persistent_uses_ : transient_uses_;
@@ -340,7 +346,7 @@ class ProgramVerifier {
 
   const StepProgram& program_;
   std::vector<std::vector<Access>> accesses_;            // by template
-  std::vector<IntervalMap<bool>> written_;               // by buffer: written in this step
+  std::vector<StridedMap<bool>> written_;                // by buffer: written in this step
   std::map<Place, std::vector<int32_t>> contributions_;  // by micro-batch
   IntervalMap<Use> persistent_uses_, transient_uses_;
   std::array<Clock, streams> on_stream_{no_call, no_call};  // what is known where a stream stands

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "athanor/base/error.h"
@@ -35,7 +36,7 @@ class TemplateCheck {
     find_chunks();
     for (const ValueId id : graph_.inputs) {
       roots_[static_cast<size_t>(id)] = {from_outside};
-      for (const ByteRange range : ranges_of(id)) label(id, range, from_outside);
+      label(id, from_outside);
     }
     run_operations();
     operation_ = -1;
@@ -123,7 +124,7 @@ class TemplateCheck {
     for (const ValueId id : operation.inputs) {
       if (id != no_value) read(id, instruction.stream);
     }
-    const ByteRange workspace = use_workspace(instruction);
+    const StridedRange workspace = use_workspace(instruction);
     for (const ValueId id : operation.inputs) {
       if (id != no_value && !holds(id)) fail(fmt::format("its workspace touches {}", describe(id)));
     }
@@ -137,7 +138,8 @@ class TemplateCheck {
     for (const ValueId id : operation.outputs) {
       if (id != no_value && !holds(id)) fail(fmt::format("another output touches {}", describe(id)));
     }
-    if (instruction.workspace_bytes > 0 && !holds(instruction.workspace.base, workspace, {workspace_label})) {
+    if (instruction.workspace_bytes > 0 &&
+        foreign_piece(instruction.workspace.base, workspace, {workspace_label})) {
       fail("its workspace touches an output");
     }
     for (size_t i = 0; i < operation.inputs.size(); ++i) {
@@ -161,11 +163,11 @@ class TemplateCheck {
   const Slot& slot_of(ValueId id) const { return block_.slots[static_cast<size_t>(id)]; }
 
   // The bytes of a value in this iteration. In the last one a chunk may have fewer rows.
-  std::vector<ByteRange> ranges_of(ValueId id) const {
+  StridedRange range_of(ValueId id) const {
     const Value& value = graph_.value(id);
     const Slot& slot = slot_of(id);
     const auto element = static_cast<int64_t>(size_of(value.dtype));
-    if (value.shape.elements() == 0) return {};
+    if (value.shape.elements() == 0) return {0, 0, 0, 0};
     if (slot.base < 0 || slot.base >= static_cast<int32_t>(block_.bases.size())) {
       fail(fmt::format("{} has base {} of {}", describe(id), slot.base, block_.bases.size()));
     }
@@ -184,49 +186,39 @@ class TemplateCheck {
       fail(fmt::format("{} has bytes [{}, {}) of base {}, which has {}", describe(id), begin, end, base.name,
                        base.bytes));
     }
-    if (stride == width || rows == 1) return {{begin, end}};
-    std::vector<ByteRange> ranges;
-    ranges.reserve(static_cast<size_t>(rows));
-    for (int64_t row = 0; row < rows; ++row)
-      ranges.push_back({begin + row * stride, begin + row * stride + width});
-    return ranges;
+    return {begin, width, stride, rows};
   }
 
-  void label(ValueId id, ByteRange range, ValueId root) {
-    memory_[static_cast<size_t>(slot_of(id).base)].assign(range, root);
+  void label(ValueId id, ValueId root) {
+    const StridedRange range = range_of(id);
+    if (!range.empty()) memory_[static_cast<size_t>(slot_of(id).base)].assign(range, root);
   }
 
-  bool holds(int32_t base, ByteRange range, const std::set<ValueId>& roots) const {
-    bool all = true;
-    memory_[static_cast<size_t>(base)].visit(range, [&](ByteRange, const ValueId* found) {
-      all = all && found != nullptr && roots.contains(*found);
-    });
-    return all;
+  // The first piece of the range that holds anything but the given labels.
+  std::optional<std::pair<ByteRange, const ValueId*>> foreign_piece(int32_t base, const StridedRange& range,
+                                                                    const std::set<ValueId>& roots) const {
+    if (range.empty()) return std::nullopt;
+    return memory_[static_cast<size_t>(base)].find(
+        range, [&](const ValueId* found) { return found == nullptr || !roots.contains(*found); });
   }
   bool holds(ValueId id, const std::set<ValueId>& roots) const {
-    for (const ByteRange range : ranges_of(id)) {
-      if (!holds(slot_of(id).base, range, roots)) return false;
-    }
-    return true;
+    return !foreign_piece(slot_of(id).base, range_of(id), roots);
   }
   bool holds(ValueId id) const { return holds(id, roots_[static_cast<size_t>(id)]); }
 
   void read(ValueId id, StreamKind stream) {
     const std::set<ValueId>& roots = roots_[static_cast<size_t>(id)];
-    const std::vector<ByteRange> ranges = ranges_of(id);
-    for (const ByteRange range : ranges) {
-      memory_[static_cast<size_t>(slot_of(id).base)].visit(range, [&](ByteRange piece, const ValueId* found) {
-        if (found != nullptr && roots.contains(*found)) return;
-        fail(fmt::format("{} is read, but bytes [{}, {}) of base {} hold {}", describe(id), piece.begin,
-                         piece.end, block_.bases[static_cast<size_t>(slot_of(id).base)].name,
-                         text_of(found)));
-      });
+    const StridedRange range = range_of(id);
+    if (const auto piece = foreign_piece(slot_of(id).base, range, roots)) {
+      fail(fmt::format("{} is read, but bytes [{}, {}) of base {} hold {}", describe(id), piece->first.begin,
+                       piece->first.end, block_.bases[static_cast<size_t>(slot_of(id).base)].name,
+                       text_of(piece->second)));
     }
-    if (ranges.empty()) return;
+    if (range.empty()) return;
     if (roots.contains(from_outside)) {
-      add_access(AccessKind::read, stream, id, ranges);
+      add_access(AccessKind::read, stream, id, range);
     } else {
-      touch(stream, slot_of(id).base, ranges, false);
+      touch(stream, slot_of(id).base, range, false);
     }
   }
 
@@ -237,45 +229,45 @@ class TemplateCheck {
     return describe(*found);
   }
 
-  ByteRange use_workspace(const Instruction& instruction) {
-    if (instruction.workspace_bytes <= 0) return {};
+  StridedRange use_workspace(const Instruction& instruction) {
+    if (instruction.workspace_bytes <= 0) return {0, 0, 0, 0};
     const Slot& slot = instruction.workspace;
     if (slot.base < 0 || slot.base >= static_cast<int32_t>(block_.bases.size()))
       fail("its workspace has no base");
     const Base& base = block_.bases[static_cast<size_t>(slot.base)];
-    const ByteRange range{slot.offset, slot.offset + instruction.workspace_bytes};
-    if (range.begin < 0 || range.begin % 64 != 0 || range.end > base.bytes) {
-      fail(fmt::format("its workspace has bytes [{}, {}) of base {}, which has {}", range.begin, range.end,
+    const StridedRange range{slot.offset, instruction.workspace_bytes, 0, 1};
+    if (range.begin < 0 || range.begin % 64 != 0 || range.end() > base.bytes) {
+      fail(fmt::format("its workspace has bytes [{}, {}) of base {}, which has {}", range.begin, range.end(),
                        base.name, base.bytes));
     }
     memory_[static_cast<size_t>(slot.base)].assign(range, workspace_label);
-    add_access(AccessKind::write, instruction.stream, no_value, {range}, slot.base);
+    add_access(AccessKind::write, instruction.stream, no_value, range, slot.base);
     return range;
   }
 
   void write(ValueId id, const OperationRow& row, StreamKind stream) {
-    const std::vector<ByteRange> ranges = ranges_of(id);
+    const StridedRange range = range_of(id);
     std::set<ValueId>& roots = roots_[static_cast<size_t>(id)];
     const bool adds =
         row.accumulates && (iteration_ > 0 || roots.contains(id));  // not the first contribution here
     if (adds && !holds(id)) fail(fmt::format("{} is added to, but was overwritten", describe(id)));
     roots = {id};
-    for (const ByteRange range : ranges) label(id, range, id);
-    if (ranges.empty()) return;
+    if (range.empty()) return;
+    label(id, id);
     const BufferClass buffer_class = block_.bases[static_cast<size_t>(slot_of(id).base)].buffer_class;
     const bool state = is_persistent(buffer_class) && buffer_class != BufferClass::gradients &&
                        buffer_class != BufferClass::scalars;
     if (state && !row.updates_outputs) {
       fail(fmt::format("{} is written among {}", describe(id), name_of(buffer_class)));
     }
-    add_access(row.accumulates ? AccessKind::accumulate : AccessKind::write, stream, id, ranges);
+    add_access(row.accumulates ? AccessKind::accumulate : AccessKind::write, stream, id, range);
   }
 
   // Reads and writes of a value are listed once per stream, contributions once per operation.
-  void add_access(AccessKind kind, StreamKind stream, ValueId id, const std::vector<ByteRange>& ranges,
+  void add_access(AccessKind kind, StreamKind stream, ValueId id, const StridedRange& range,
                   int32_t base = -1) {
     if (base < 0) base = slot_of(id).base;
-    touch(stream, base, ranges, kind != AccessKind::read);
+    touch(stream, base, range, kind != AccessKind::read);
     const bool by_operation = kind == AccessKind::accumulate || id == no_value;
     const Key key{kind, stream, by_operation ? operation_ : -1, id};
     auto [at, fresh] = access_of_.try_emplace(key, accesses_.size());
@@ -284,12 +276,12 @@ class TemplateCheck {
           {.kind = kind, .stream = stream, .operation = operation_, .base = base, .value = id, .ranges = {}});
       covered_.emplace_back();
     }
-    for (const ByteRange range : ranges) covered_[at->second].assign(range, true);
+    covered_[at->second].assign(range, true);
   }
 
-  void touch(StreamKind stream, int32_t base, const std::vector<ByteRange>& ranges, bool writes) {
-    if (ranges.empty() || !several_streams_) return;
-    touches_.push_back({operation_, stream, base, {ranges.front().begin, ranges.back().end}, writes});
+  void touch(StreamKind stream, int32_t base, const StridedRange& range, bool writes) {
+    if (!several_streams_) return;
+    touches_.push_back({operation_, stream, base, range.hull(), writes});
   }
 
   // Within a template nothing can order one stream after another, so they must not meet.
@@ -306,7 +298,7 @@ class TemplateCheck {
 
   std::vector<Access> sorted_accesses() {
     for (size_t i = 0; i < accesses_.size(); ++i) {
-      covered_[i].visit_all([&](ByteRange range) { accesses_[i].ranges.push_back(range); });
+      covered_[i].visit_all([&](const StridedRange& range) { accesses_[i].ranges.push_back(range); });
     }
     std::stable_partition(accesses_.begin(), accesses_.end(),
                           [](const Access& access) { return access.kind == AccessKind::read; });
@@ -330,12 +322,12 @@ class TemplateCheck {
 
   const Template& block_;
   const Graph& graph_;
-  std::vector<IntervalMap<ValueId>> memory_;        // by base: the value whose bytes these are
+  std::vector<StridedMap<ValueId>> memory_;         // by base: the value whose bytes these are
   std::vector<std::set<ValueId>> roots_;            // by value: labels that its bytes may have
   std::vector<const Instruction*> instruction_of_;  // by operation
   std::vector<bool> is_chunk_;
   std::vector<Access> accesses_;
-  std::vector<IntervalMap<bool>> covered_;  // by access
+  std::vector<StridedMap<bool>> covered_;  // by access
   std::map<Key, size_t> access_of_;
   std::vector<Touch> touches_;
   bool several_streams_ = false;

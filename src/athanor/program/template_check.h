@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "athanor/program/interval_map.h"
 #include "athanor/program/program.h"
+#include "athanor/program/strided_map.h"
 
 namespace athanor {
 
@@ -27,7 +27,7 @@ struct Access {
   int32_t operation = -1;
   int32_t base = -1;
   ValueId value = no_value;  // no_value: workspace
-  std::vector<ByteRange> ranges;
+  std::vector<StridedRange> ranges;
 };
 
 // Runs the template on labels instead of numbers, all iterations of its regions: each byte knows the value
