@@ -1,5 +1,7 @@
 // Every backend's kernels against the reference kernels, over the cases of conformance_cases.h.
-#include <map>
+#include <gmock/gmock.h>
+#include <gtest/gtest-spi.h>
+
 #include <set>
 
 #include "athanor/kernels/conformance_cases.h"
@@ -77,16 +79,19 @@ void check(const KernelTable& table, const ConformanceCase& c) {
   SCOPED_TRACE(signature(c.call));
   Call expected = c.call;
   run_reference(expected);
+  Call actual = c.call;
   std::vector<Tensor> first;
   for (ThreadTeam& team : teams) {
-    Call actual = c.call;
+    if (!first.empty()) actual.outputs = c.call.outputs;
+    if (!first.empty() && !actual.shared_with.empty()) actual.inputs = c.call.inputs;
     run(table, actual, team);
     if (::testing::Test::HasFatalFailure()) return;
     if (first.empty()) {
-      first = actual.outputs;
-      for (size_t o = 0; o < first.size(); ++o) {
-        ASSERT_NO_FATAL_FAILURE(expect_close(c, first[o], expected.outputs[o], o));
+      for (size_t o = 0; o < actual.outputs.size(); ++o) {
+        ASSERT_NO_FATAL_FAILURE(expect_close(c, actual.outputs[o], expected.outputs[o], o));
       }
+      first = actual.outputs;
+      continue;
     }
     for (size_t o = 0; o < first.size(); ++o) {
       ASSERT_TRUE(first[o].bytes == actual.outputs[o].bytes)
@@ -115,12 +120,17 @@ TEST_P(Conformance, CpuAgreesWithReference) {
     for (const TypeProfile& profile : profiles) {
       const std::vector<ConformanceCase> cases = cases_of(kind, profile);
       ASSERT_FALSE(cases.empty()) << name_of(kind) << " needs cases in conformance_cases.h";
+      bool found = false;
       for (const ConformanceCase& c : cases) {
         if (table.find(kind, c.call.key()) == nullptr) continue;
+        found = true;
         if (!done.insert(signature(c.call)).second) continue;
         met.insert(c.call.key());
         ASSERT_NO_FATAL_FAILURE(check(table, c));
       }
+      // fp64 is for proofs, on the reference kernels.
+      EXPECT_TRUE(found || profile.compute == DType::fp64)
+          << "no " << name_of(kind) << " for models in " << name_of(profile.compute);
     }
     for (int i = 0; i < dtype_count; ++i) {
       const auto dtype = static_cast<DType>(i);
@@ -129,6 +139,49 @@ TEST_P(Conformance, CpuAgreesWithReference) {
           << "no case reaches the " << name_of(dtype) << " kernel of " << name_of(kind);
     }
   }
+}
+
+// That the harness sees what it looks for: a slightly wrong element, bits that depend on the team, a
+// step beyond a row.
+void run_add(const KernelArguments& a, const KernelContext& context) {
+  reference_table().find(OperationKind::add, DType::fp32)->run(a, context);
+}
+void wrong_element(const KernelArguments& a, const KernelContext& context) {
+  run_add(a, context);
+  if (a.outputs[0].shape.elements() > 0) a.outputs[0].as<float>()[0] += 1e-3F;
+}
+void other_bits(const KernelArguments& a, const KernelContext& context) {
+  run_add(a, context);
+  if (a.outputs[0].shape.elements() > 0 && context.team->size() == 3) {
+    float& first = a.outputs[0].as<float>()[0];
+    first = std::nextafter(first, 2.0F);
+  }
+}
+void beyond_the_row(const KernelArguments& a, const KernelContext& context) {
+  run_add(a, context);
+  const TensorView& y = a.outputs[0];
+  if (!y.compact() && y.shape.elements() > 0) y.as<float>()[y.shape.elements_per_token()] = 0;
+}
+// What the harness says about a kernel for fp32 sums.
+std::string complaints(Kernel kernel) {
+  KernelTable table;
+  table.set(OperationKind::add, DType::fp32, kernel);
+  ::testing::TestPartResultArray results;
+  {
+    const ::testing::ScopedFakeTestPartResultReporter reporter(
+        ::testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
+    for (const ConformanceCase& c : cases_of(OperationKind::add, profiles[1])) check(table, c);
+  }
+  std::string text;
+  for (int i = 0; i < results.size(); ++i) text += results.GetTestPartResult(i).message();
+  return text;
+}
+
+TEST(ConformanceHarness, SeesFaults) {
+  EXPECT_EQ(complaints({.run = run_add}), "");
+  EXPECT_THAT(complaints({.run = wrong_element}), ::testing::HasSubstr("element 0 of"));
+  EXPECT_THAT(complaints({.run = other_bits}), ::testing::HasSubstr("has other bits with 3 threads"));
+  EXPECT_THAT(complaints({.run = beyond_the_row}), ::testing::HasSubstr("padding was written"));
 }
 
 std::vector<int> kinds_with_kernels() {
