@@ -358,9 +358,12 @@ void finish_tile(int64_t rows, int64_t columns, float* sums, int64_t sums_stride
     float* const totals = sums + row * sums_stride;
     if (bias.data != nullptr) HWY_DYNAMIC_DISPATCH(add_to_row)(totals, bias, columns);
     if (addend.present()) HWY_DYNAMIC_DISPATCH(add_to_row)(totals, addend.at(row), columns);
-    if (activated.present())
-      gelu_row({reinterpret_cast<const std::byte*>(totals), DType::fp32}, activated.at(row), columns);
     if (result.present()) HWY_DYNAMIC_DISPATCH(narrow_row)(totals, result.at(row), columns);
+    if (!activated.present()) continue;
+    // Of the sums as stored, so that computing it again from them gives the same bits.
+    const ConstSpan stored = result.present() ? ConstSpan{result.at(row).data, result.dtype}
+                                              : ConstSpan{reinterpret_cast<const std::byte*>(totals), DType::fp32};
+    gelu_row(stored, activated.at(row), columns);
   }
 }
 
