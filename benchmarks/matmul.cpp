@@ -1,0 +1,128 @@
+// The matrix products of a training step, one by one: time, rate, and share of the machine's measured peak.
+//
+//   bench_matmul [gpt2-124m|char-small] [fp32|bf16|fp16] [threads] [repetitions]
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "athanor/base/error.h"
+#include "athanor/device/cpu_device.h"
+#include "athanor/kernels/cpu/matmul.h"
+#include "athanor/kernels/cpu/matrix_peak.h"
+
+namespace {
+
+using namespace athanor;
+using cpu::ProductForm;
+
+struct Layer {
+  const char* name;
+  int64_t tokens, outputs, inputs;
+  int count;  // of such products in a step
+};
+
+std::vector<Layer> layers_of(const std::string& model) {
+  if (model == "char-small")
+    return {{"qkv", 768, 384, 128, 4},
+            {"out", 768, 128, 128, 4},
+            {"up", 768, 512, 128, 4},
+            {"down", 768, 128, 512, 4},
+            {"head", 768, 65, 128, 1}};
+  if (model == "gpt2-124m")
+    return {{"qkv", 4096, 2304, 768, 12},
+            {"out", 4096, 768, 768, 12},
+            {"up", 4096, 3072, 768, 12},
+            {"down", 4096, 768, 3072, 12},
+            {"head", 1024, 50257, 768, 4}};
+  throw_user_error("unknown model " + model, "gpt2-124m or char-small");
+}
+
+double seconds_of(const cpu::ProductPlan& plan, ThreadTeam& team, const cpu::ProductOperands& operands,
+                  std::span<std::byte> workspace, int repetitions) {
+  std::vector<double> seconds;
+  for (int i = 0; i < repetitions; ++i) {
+    const int64_t begin = monotonic_ns();
+    plan.run(team, operands, workspace);
+    seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+void run(const std::string& model, DType dtype, int threads, int repetitions) {
+  CpuDevice device;
+  ThreadTeam team(threads);
+  double peak = cpu::matrix_peak_gflops(team, dtype);
+  const std::vector<Layer> layers = layers_of(model);
+  int64_t most = 0;
+  for (const Layer& layer : layers)
+    most = std::max(
+        {most, layer.tokens * layer.outputs, layer.tokens * layer.inputs, layer.outputs * layer.inputs});
+  const auto left = device.allocate(most * 4), right = device.allocate(most * 4),
+             result = device.allocate(most * 4);
+  for (std::byte* matrix : {left.get(), right.get()}) {
+    for (int64_t i = 0; i < most * 4; ++i) matrix[i] = i % 2 == 0 ? std::byte(i % 251) : std::byte{0x3e};
+  }
+  double step_seconds = 0, step_flops = 0;
+  for (const Layer& layer : layers) {
+    for (const ProductForm form :
+         {ProductForm::forward, ProductForm::input_gradient, ProductForm::weight_gradient}) {
+      const bool forward = form == ProductForm::forward, last = form == ProductForm::weight_gradient;
+      const DType result_type = last ? DType::fp32 : dtype;
+      const cpu::ProductShape shape{form,  layer.tokens, layer.outputs, layer.inputs,
+                                    dtype, dtype,        result_type};
+      const cpu::ProductPlan plan(shape, threads);
+      const auto workspace = device.allocate(plan.workspace_bytes());
+      cpu::ProductOperands operands;
+      operands.left = {left.get(), dtype, forward ? layer.inputs : layer.outputs};
+      operands.right = {right.get(), dtype, layer.inputs};
+      operands.result = {result.get(), result_type, shape.columns()};
+      operands.accumulate = last;
+      const double flops =
+          2.0 * static_cast<double>(layer.tokens) * static_cast<double>(layer.outputs * layer.inputs);
+      const std::span<std::byte> space(workspace.get(), static_cast<size_t>(plan.workspace_bytes()));
+      seconds_of(plan, team, operands, space, 1);
+      const double seconds =
+          seconds_of(plan, team, operands, space, flops < 1e9 ? repetitions * 20 : repetitions);
+      fmt::print("{:5} {:15} {:9.3f} ms {:8.1f} GFLOP/s {:6.3f} of the peak, workspace {:.1f} MB{}\n",
+                 layer.name,
+                 forward ? "forward"
+                 : last  ? "weight gradient"
+                         : "input gradient",
+                 seconds * 1e3, flops / seconds * 1e-9, flops / seconds * 1e-9 / peak,
+                 static_cast<double>(plan.workspace_bytes()) * 1e-6,
+                 plan.uses_bf16_instructions() ? ", bf16 instructions" : "");
+      step_seconds += seconds * layer.count;
+      step_flops += flops * layer.count;
+    }
+  }
+  peak = std::max(peak, cpu::matrix_peak_gflops(team, dtype));
+  fmt::print(
+      "{{\"model\": \"{}\", \"precision\": \"{}\", \"threads\": {}, \"products_seconds\": {:.5f}, "
+      "\"products_gflops\": {:.1f}, \"matrix_peak_gflops\": {:.1f}, \"share_of_peak\": {:.4f}}}\n",
+      model, name_of(dtype), threads, step_seconds, step_flops / step_seconds * 1e-9, peak,
+      step_flops / step_seconds * 1e-9 / peak);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const std::string model = argc > 1 ? argv[1] : "gpt2-124m";
+  const std::optional<DType> dtype = parse_dtype(argc > 2 ? argv[2] : "fp32");
+  const int threads = argc > 3 ? std::atoi(argv[3]) : available_cores();
+  const int repetitions = argc > 4 ? std::atoi(argv[4]) : 5;
+  if (!dtype || (*dtype != DType::fp32 && *dtype != DType::bf16 && *dtype != DType::fp16) || threads < 1 ||
+      repetitions < 1)
+    throw_user_error("bad arguments", "bench_matmul [model] [fp32|bf16|fp16] [threads] [repetitions]");
+  run(model, *dtype, threads, repetitions);
+  return 0;
+} catch (const Error& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return 2;
+}
