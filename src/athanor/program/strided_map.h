@@ -144,9 +144,9 @@ class StridedMap {
     const auto under = flat_.interval_around(range.hull());
     if (under && block_at(range.hull()) == nullptr) {
       const ByteRange whole = under->first;
-      block.first = std::max(whole.begin - range.begin, range.width - range.stride);
-      block.last =
-          std::min(whole.end - (range.begin + (range.rows - 1) * range.stride), block.first + range.stride);
+      // The gap behind a row rather than the one before it: what comes next is most often written there.
+      block.last = std::min(whole.end - (range.begin + (range.rows - 1) * range.stride), range.stride);
+      block.first = std::max(whole.begin - range.begin, block.last - range.stride);
       block.columns.assign({block.first, block.last}, under->second);
     }
     drop_blocks({block.begin(), block.end()});
