@@ -22,6 +22,8 @@
 #include <string>
 #include <vector>
 
+#include "athanor/kernels/cpu/matmul.h"
+
 namespace {
 
 using namespace athanor;
@@ -47,24 +49,30 @@ struct Buffer {
   std::byte* data;
 };
 
-// fp32 products of [768, 768] by one oneDNN primitive a thread: the machine's peak with this team.
-double product_seconds(ThreadTeam& team) {
-  constexpr int64_t n = 768;
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  const dnnl::memory::desc desc({n, n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
-  const dnnl::matmul::primitive_desc primitive_desc({desc, desc, desc}, engine);
-  static const dnnl::matmul primitive(primitive_desc);
-  static std::map<int64_t, std::vector<dnnl::memory>> memories;
-  for (int64_t t = static_cast<int64_t>(memories.size()); t < team.size(); ++t)
-    for (int i = 0; i < 3; ++i) memories[t].emplace_back(desc, engine);
-  const double begin = seconds();
-  team.parallel_for(team.size(), [&](int64_t tile, int) {
-    dnnl::stream stream(engine);
-    auto& m = memories[tile];
-    primitive.execute(stream, {{DNNL_ARG_SRC, m[0]}, {DNNL_ARG_WEIGHTS, m[1]}, {DNNL_ARG_DST, m[2]}});
-  });
-  return seconds() - begin;
-}
+// A large fp32 product of this program, run beside attention in every round: what it is compared with.
+class Yardstick {
+ public:
+  explicit Yardstick(ThreadTeam& team)
+      : team_(team),
+        plan_({ProductForm::forward, tokens, side, side}, team.size()),
+        space_(plan_.workspace_bytes()) {}
+  double run() {
+    ProductOperands operands;
+    operands.left = {x_.data, DType::fp32, side};
+    operands.right = {weight_.data, DType::fp32, side};
+    operands.result = {y_.data, DType::fp32, side};
+    const double begin = seconds();
+    plan_.run(team_, operands, {space_.data, space_.size});
+    return seconds() - begin;
+  }
+  static double flops() { return 2.0 * tokens * side * side; }
+
+ private:
+  static constexpr int64_t tokens = 2048, side = 768;
+  ThreadTeam& team_;
+  ProductPlan plan_;
+  Buffer space_, x_{tokens * side * 4}, weight_{side * side * 4}, y_{tokens * side * 4};
+};
 
 int64_t number(const std::map<std::string, std::string>& options, const char* name, int64_t fallback) {
   const auto found = options.find(name);
@@ -112,8 +120,8 @@ int main(int argc, char** argv) {
   if (options.count("--dropout") != 0)
     forward.options.dropout.probability = std::atof(options["--dropout"].c_str());
   forward.options.dropout.sample_ids = samples.data();
-  if (arithmetic == "convert") forward.options.bf16 = Bf16Arithmetic::convert;
-  if (arithmetic == "dot") forward.options.bf16 = Bf16Arithmetic::dot;
+  if (arithmetic == "convert") forward.options.arithmetic = AttentionArithmetic::convert;
+  if (arithmetic == "dot") forward.options.arithmetic = AttentionArithmetic::dot;
   forward.query_tokens = forward.key_tokens = {positions.data(), documents.data(), positions.data()};
   const auto slice = [&](Buffer& buffer, int64_t column) {
     return Rows{buffer.data + column * bytes, dtype, row};
@@ -141,9 +149,10 @@ int main(int argc, char** argv) {
   ThreadTeam team(threads);
   Buffer forward_space(attention_workspace_bytes(forward.shape, AttentionDirection::forward, threads));
   Buffer backward_space(attention_workspace_bytes(backward.shape, AttentionDirection::backward, threads));
+  Yardstick yardstick(team);
   std::vector<double> products, forwards, backwards;
   for (int64_t round = 0; round <= rounds; ++round) {
-    const double product = product_seconds(team);
+    const double product = yardstick.run();
     const double start = seconds();
     attention_forward(forward, team, forward_space.data);
     const double middle = seconds();
@@ -156,13 +165,13 @@ int main(int argc, char** argv) {
   }
   int64_t pairs = 0;
   for (int64_t i = 0; i < sequence; ++i) pairs += window > 0 ? std::min(i + 1, window) : i + 1;
-  const double product_flops = 2.0 * 768 * 768 * 768 * threads;  // one pair: 2 E FLOPs
+  // One pair is 2 E FLOPs a product.
   const double visible = static_cast<double>(batch * heads * pairs) * 2.0 * static_cast<double>(size);
   const double blocks = static_cast<double>(heads * visible_blocks(forward.query_tokens, forward.key_tokens,
                                                                    batch, sequence, sequence, window)) *
                         2.0 * static_cast<double>(attention_block * attention_block * size);
-  const double peak = product_flops / median(products) * 1e-9;
-  fmt::print("fp32 product peak     {:8.1f} GFLOP/s\n", peak);
+  const double peak = Yardstick::flops() / median(products) * 1e-9;
+  fmt::print("fp32 product          {:8.1f} GFLOP/s\n", peak);
   const auto report = [&](const char* name, double time, double count) {
     fmt::print(
         "{:8} {:9.3f} ms {:8.1f} GFLOP/s visible ({:.3f} of the product), {:8.1f} of blocks ({:.3f})\n", name,

@@ -14,19 +14,17 @@ HWY_BEFORE_NAMESPACE();
 namespace athanor::cpu {
 namespace HWY_NAMESPACE {
 
-void attention_backward_tile(const AttentionJob &job, int64_t tile,
-                             int thread) {
+void attention_backward_tile(const AttentionJob& job, int64_t tile, int thread) {
   backward_tile_of<FloatArithmetic>(job, tile, thread);
 }
 
-// dk, dv of one key block of one (sample, key head): the sum of its chunks, in
-// order.
-void attention_sum_tile(const AttentionJob &job, int64_t tile, int) {
+// dk, dv of one key block of one (sample, key head): the sum of its chunks, in order.
+void attention_sum_tile(const AttentionJob& job, int64_t tile, int) {
   const FloatTag d;
-  const AttentionGrid &grid = job.grid;
+  const AttentionGrid& grid = job.grid;
   const int64_t padded = grid.padded_size;
   const int64_t block = tile % grid.key_blocks;
-  const int64_t owner = tile / grid.key_blocks; // (sample, key head)
+  const int64_t owner = tile / grid.key_blocks;  // (sample, key head)
   const int64_t sample = owner / job.shape.key_heads;
   const int64_t column = owner % job.shape.key_heads * job.shape.head_size;
   const int64_t sums = job.shape.key_length * padded;
@@ -38,23 +36,19 @@ void attention_sum_tile(const AttentionJob &job, int64_t tile, int) {
       zero_words(row, padded);
       for (int64_t chunk = 0; chunk < grid.chunks; ++chunk) {
         const int64_t from_tile = owner * grid.chunks + chunk;
-        if (job.partial_summed[from_tile * grid.key_blocks + block] == 0)
-          continue;
-        const float *from =
-            job.partial_sums + (from_tile * 2 + which) * sums + key * padded;
+        if (job.partial_summed[from_tile * grid.key_blocks + block] == 0) continue;
+        const float* from = job.partial_sums + (from_tile * 2 + which) * sums + key * padded;
         for (int64_t i = 0; i < padded; i += float_lanes)
-          hn::StoreU(hn::Add(hn::LoadU(d, row + i), hn::LoadU(d, from + i)), d,
-                     row + i);
+          hn::StoreU(hn::Add(hn::LoadU(d, row + i), hn::LoadU(d, from + i)), d, row + i);
       }
-      const Span to = (which == 0 ? job.dk : job.dv)
-                          .at(sample * job.shape.key_length + key, column);
+      const Span to = (which == 0 ? job.dk : job.dv).at(sample * job.shape.key_length + key, column);
       narrow(row, to.data, to.dtype, job.shape.head_size);
     }
   }
 }
 
-} // namespace HWY_NAMESPACE
-} // namespace athanor::cpu
+}  // namespace HWY_NAMESPACE
+}  // namespace athanor::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -69,5 +63,5 @@ AttentionTile simd_sum_tile() {
   return &HWY_DYNAMIC_DISPATCH(attention_sum_tile);
 }
 
-} // namespace athanor::cpu
-#endif // HWY_ONCE
+}  // namespace athanor::cpu
+#endif  // HWY_ONCE

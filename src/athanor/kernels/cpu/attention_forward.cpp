@@ -14,12 +14,12 @@ HWY_BEFORE_NAMESPACE();
 namespace athanor::cpu {
 namespace HWY_NAMESPACE {
 
-void attention_forward_tile(const AttentionJob &job, int64_t tile, int thread) {
+void attention_forward_tile(const AttentionJob& job, int64_t tile, int thread) {
   forward_tile_of<FloatArithmetic>(job, tile, thread);
 }
 
-} // namespace HWY_NAMESPACE
-} // namespace athanor::cpu
+}  // namespace HWY_NAMESPACE
+}  // namespace athanor::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -30,5 +30,5 @@ AttentionTile simd_forward_tile() {
   return &HWY_DYNAMIC_DISPATCH(attention_forward_tile);
 }
 
-} // namespace athanor::cpu
-#endif // HWY_ONCE
+}  // namespace athanor::cpu
+#endif  // HWY_ONCE

@@ -9,14 +9,14 @@ namespace {
 using cpu::AttentionDirection;
 using cpu::AttentionShape;
 
-cpu::ConstRows input_rows(const TensorView &view) {
+cpu::ConstRows input_rows(const TensorView& view) {
   return {view.data, view.dtype, view.token_stride};
 }
-cpu::Rows output_rows(const TensorView &view) {
+cpu::Rows output_rows(const TensorView& view) {
   return {view.data, view.dtype, view.token_stride};
 }
 
-AttentionShape shape_of(const Shape &q, const Shape &k) {
+AttentionShape shape_of(const Shape& q, const Shape& k) {
   return {.batch = q[0],
           .query_length = q[1],
           .key_length = k[1],
@@ -25,27 +25,25 @@ AttentionShape shape_of(const Shape &q, const Shape &k) {
           .head_size = q[3]};
 }
 
-// `first` is the input that holds positions; documents, indices and sample ids
-// follow it.
-cpu::AttentionTokens tokens_of(const KernelArguments &arguments, size_t first) {
-  const auto column = [&](size_t i) -> const int32_t * {
-    const TensorView &view = arguments.inputs[first + i];
-    if (!view.present())
-      return nullptr;
+// `first` is the input that holds positions; documents, indices and sample ids follow it.
+cpu::AttentionTokens tokens_of(const KernelArguments& arguments, size_t first) {
+  const auto column = [&](size_t i) -> const int32_t* {
+    const TensorView& view = arguments.inputs[first + i];
+    if (!view.present()) return nullptr;
     ATHANOR_ASSERT(view.dtype == DType::int32 && view.compact());
     return view.as<const int32_t>();
   };
   return {column(0), column(1), column(2)};
 }
 
-cpu::AttentionOptions options_of(const KernelArguments &arguments,
-                                 const KernelContext &context, size_t first) {
-  const Attributes &attributes = *arguments.attributes;
+cpu::AttentionOptions options_of(const KernelArguments& arguments, const KernelContext& context,
+                                 size_t first) {
+  const Attributes& attributes = *arguments.attributes;
   cpu::AttentionOptions options;
   options.scale = attributes.scale;
   options.window = attributes.window;
   if (attributes.probability > 0) {
-    const TensorView &samples = arguments.inputs[first + 3];
+    const TensorView& samples = arguments.inputs[first + 3];
     ATHANOR_ASSERT(samples.present() && samples.dtype == DType::int64);
     options.dropout = {.probability = attributes.probability,
                        .seed = context.step->seed,
@@ -57,9 +55,8 @@ cpu::AttentionOptions options_of(const KernelArguments &arguments,
   return options;
 }
 
-void run_attention(const KernelArguments &arguments,
-                   const KernelContext &context) {
-  const auto &in = arguments.inputs;
+void run_attention(const KernelArguments& arguments, const KernelContext& context) {
+  const auto& in = arguments.inputs;
   cpu::AttentionForward call;
   call.shape = shape_of(in[0].shape, in[1].shape);
   call.options = options_of(arguments, context, 3);
@@ -72,9 +69,8 @@ void run_attention(const KernelArguments &arguments,
   attention_forward(call, *context.team, arguments.workspace.data());
 }
 
-void run_attention_gradient(const KernelArguments &arguments,
-                            const KernelContext &context) {
-  const auto &in = arguments.inputs;
+void run_attention_gradient(const KernelArguments& arguments, const KernelContext& context) {
+  const auto& in = arguments.inputs;
   cpu::AttentionBackward call;
   call.shape = shape_of(in[1].shape, in[2].shape);
   call.options = options_of(arguments, context, 6);
@@ -91,31 +87,25 @@ void run_attention_gradient(const KernelArguments &arguments,
   attention_backward(call, *context.team, arguments.workspace.data());
 }
 
-} // namespace
+}  // namespace
 
-void add_cpu_attention_kernels(KernelTable &table) {
-  const Kernel forward{
-      .run = run_attention,
-      .workspace_bytes = [](const Attributes &,
-                            std::span<const OperandType> inputs,
-                            std::span<const OperandType>, int threads) {
-        return attention_workspace_bytes(
-            shape_of(inputs[0].shape, inputs[1].shape),
-            AttentionDirection::forward, threads);
-      }};
-  const Kernel backward{
-      .run = run_attention_gradient,
-      .workspace_bytes = [](const Attributes &,
-                            std::span<const OperandType> inputs,
-                            std::span<const OperandType>, int threads) {
-        return attention_workspace_bytes(
-            shape_of(inputs[1].shape, inputs[2].shape),
-            AttentionDirection::backward, threads);
-      }};
+void add_cpu_attention_kernels(KernelTable& table) {
+  const Kernel forward{.run = run_attention,
+                       .workspace_bytes = [](const Attributes&, std::span<const OperandType> inputs,
+                                             std::span<const OperandType>, int threads) {
+                         return attention_workspace_bytes(shape_of(inputs[0].shape, inputs[1].shape),
+                                                          AttentionDirection::forward, threads);
+                       }};
+  const Kernel backward{.run = run_attention_gradient,
+                        .workspace_bytes = [](const Attributes&, std::span<const OperandType> inputs,
+                                              std::span<const OperandType>, int threads) {
+                          return attention_workspace_bytes(shape_of(inputs[1].shape, inputs[2].shape),
+                                                           AttentionDirection::backward, threads);
+                        }};
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     table.set(OperationKind::attention, dtype, forward);
     table.set(OperationKind::attention_gradient, dtype, backward);
   }
 }
 
-} // namespace athanor
+}  // namespace athanor

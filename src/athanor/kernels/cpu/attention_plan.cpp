@@ -5,28 +5,26 @@
 namespace athanor::cpu {
 namespace {
 
-// Enough tiles for a large machine, and for their sizes to even out at the end
-// of a call.
+// Enough tiles for a large machine, and for their sizes to even out at the end of a call.
 constexpr int64_t wanted_tiles = 128;
-// Backward cuts the work of a key head only when there are fewer key heads than
-// this, because each chunk needs sums of its own.
+// Backward cuts the work of a key head only when there are fewer key heads than this, because each chunk
+// needs sums of its own.
 constexpr int64_t wanted_owners = 32;
 constexpr int64_t wanted_chunk_tiles = 32;
 
-} // namespace
+}  // namespace
 
-AttentionGrid::AttentionGrid(const AttentionShape &shape,
-                             AttentionDirection direction)
+AttentionGrid::AttentionGrid(const AttentionShape& shape, AttentionDirection direction)
     : padded_size(ceil_divide(shape.head_size, int64_t{16}) * 16),
       query_groups(ceil_divide(shape.query_length, attention_group)),
       key_groups(ceil_divide(shape.key_length, attention_group)),
       query_blocks(ceil_divide(shape.query_length, attention_block)),
       key_blocks(ceil_divide(shape.key_length, attention_block)),
-      panels(attention_max_panels), chunks(1) {
+      panels(attention_max_panels),
+      chunks(1) {
   const int64_t heads = shape.batch * shape.query_heads;
   while (panels > 1 &&
-         (panels / 2 >= query_blocks ||
-          heads * ceil_divide(query_blocks, panels) < wanted_tiles))
+         (panels / 2 >= query_blocks || heads * ceil_divide(query_blocks, panels) < wanted_tiles))
     panels /= 2;
   units_per_head = ceil_divide(query_blocks, panels);
   if (direction == AttentionDirection::forward) {
@@ -35,16 +33,13 @@ AttentionGrid::AttentionGrid(const AttentionShape &shape,
   }
   const int64_t owners = shape.batch * shape.key_heads;
   if (owners > 0 && owners < wanted_owners) {
-    const int64_t units =
-        units_per_head * (shape.query_heads / shape.key_heads);
-    chunks = std::clamp(ceil_divide(wanted_chunk_tiles, owners), int64_t{1},
-                        std::max(units, int64_t{1}));
+    const int64_t units = units_per_head * (shape.query_heads / shape.key_heads);
+    chunks = std::clamp(ceil_divide(wanted_chunk_tiles, owners), int64_t{1}, std::max(units, int64_t{1}));
   }
   tiles = owners * chunks;
 }
 
-AttentionScratch carve_scratch(Carver &carver, const AttentionShape &shape,
-                               const AttentionGrid &grid,
+AttentionScratch carve_scratch(Carver& carver, const AttentionShape& shape, const AttentionGrid& grid,
                                AttentionDirection direction) {
   constexpr int64_t block = attention_block;
   const int64_t padded = grid.padded_size;
@@ -62,8 +57,7 @@ AttentionScratch carve_scratch(Carver &carver, const AttentionShape &shape,
   s.written = carver.take<uint8_t>(grid.key_blocks);
   s.keys = carver.take<uint32_t>(grid.key_blocks * block * padded);
   s.values = carver.take<uint32_t>(grid.key_blocks * block * padded);
-  s.key_pairs = carver.take<uint32_t>(
-      backward ? grid.key_blocks * block / 2 * padded : 0);
+  s.key_pairs = carver.take<uint32_t>(backward ? grid.key_blocks * block / 2 * padded : 0);
   s.queries_across = carver.take<uint32_t>(lanes * padded);
   s.sums_across = carver.take<float>(lanes * padded);
   s.maximum = carver.take<float>(lanes);
@@ -88,18 +82,14 @@ AttentionScratch carve_scratch(Carver &carver, const AttentionShape &shape,
   return s;
 }
 
-AttentionRanges carve_ranges(Carver &carver, const AttentionShape &shape,
-                             const AttentionGrid &grid) {
+AttentionRanges carve_ranges(Carver& carver, const AttentionShape& shape, const AttentionGrid& grid) {
   AttentionRanges ranges{};
-  ranges.query_groups =
-      carver.take<TokenRange>(shape.batch * grid.query_groups);
+  ranges.query_groups = carver.take<TokenRange>(shape.batch * grid.query_groups);
   ranges.key_groups = carver.take<TokenRange>(shape.batch * grid.key_groups);
-  ranges.query_blocks =
-      carver.take<TokenRange>(shape.batch * grid.query_blocks);
+  ranges.query_blocks = carver.take<TokenRange>(shape.batch * grid.query_blocks);
   ranges.key_blocks = carver.take<TokenRange>(shape.batch * grid.key_blocks);
-  ranges.chunk_starts = carver.take<int64_t>(
-      grid.chunks > 1 ? shape.batch * (grid.chunks + 1) : 0);
+  ranges.chunk_starts = carver.take<int64_t>(grid.chunks > 1 ? shape.batch * (grid.chunks + 1) : 0);
   return ranges;
 }
 
-} // namespace athanor::cpu
+}  // namespace athanor::cpu

@@ -1,5 +1,4 @@
-// Tile kernels of attention in fp32 arithmetic, for the best instruction set of
-// the processor.
+// Tile kernels of attention in fp32 arithmetic, for the best instruction set of the processor.
 //
 // Called by attention.cpp. Thread safety: pure functions.
 #pragma once
@@ -10,8 +9,7 @@ namespace athanor::cpu {
 
 AttentionTile simd_forward_tile();
 AttentionTile simd_backward_tile();
-// Backward with several chunks: one tile for each (sample, key head, key
-// block).
+// Backward with several chunks: one tile for each (sample, key head, key block).
 AttentionTile simd_sum_tile();
 
-} // namespace athanor::cpu
+}  // namespace athanor::cpu
