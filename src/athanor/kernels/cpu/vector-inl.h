@@ -263,10 +263,15 @@ HWY_INLINE void for_chunks(int64_t count, Body&& body) {
 // e^x, error below 1.5 units in the last place; 0 below -87.3 (results that would be subnormal), e^88.3 above
 // 88.3; NaN stays NaN. Polynomial fitted for least relative error on half a binade around 0.
 HWY_INLINE Float exponential(Float x) {
-  const FloatTag d;
   const hn::RebindToSigned<FloatTag> integers;
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
   const Float capped = hn::IfThenElse(hn::Gt(x, splat(88.3f)), splat(88.3f), x);
-  const Float whole = hn::Round(hn::Mul(capped, splat(1.44269504f)));
+#else
+  const Float capped = hn::Min(splat(88.3f), x);  // these instructions give the second operand if one is NaN
+#endif
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+  const Float shifted = hn::MulAdd(capped, splat(1.44269504f), splat(12582912.0f));
+  const Float whole = hn::Sub(shifted, splat(12582912.0f));
   Float rest = hn::NegMulAdd(whole, splat(0.693359375f), capped);  // ln 2 in two pieces, the first exact
   rest = hn::NegMulAdd(whole, splat(-2.12194440e-4f), rest);
   Float sum = hn::MulAdd(rest, splat(1.3814191e-3f), splat(8.3689137e-3f));
@@ -274,8 +279,8 @@ HWY_INLINE Float exponential(Float x) {
   sum = hn::MulAdd(sum, rest, splat(0.16666519f));
   sum = hn::MulAdd(sum, rest, splat(0.49999993f));
   sum = hn::MulAdd(sum, hn::Mul(rest, rest), rest);
-  const auto exponent = hn::Add(hn::ConvertTo(integers, whole), hn::Set(integers, 127));
-  const Float scale = hn::BitCast(d, hn::ShiftLeft<23>(exponent));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(integers, shifted));
+  const Float scale = hn::BitCast(FloatTag(), hn::Add(exponent, hn::Set(integers, 127 << 23)));
   return hn::IfThenElse(hn::Lt(x, splat(-87.3f)), zero(), hn::MulAdd(sum, scale, scale));
 }
 
