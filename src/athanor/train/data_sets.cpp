@@ -40,8 +40,21 @@ DataSets open_data_sets(FileEnvironment& files, const RunOptions& options, int64
   const Sampler sampler = make_sampler(*tokens, split.train, options, "train", true);
   sets.train = std::make_shared<SampleSet>(tokens, sampler, batch);
   const auto max_epochs = static_cast<int64_t>(std::ceil(options.data.max_epochs));
-  sets.report.push_back("train: " + describe(plan_epochs(*tokens, sampler, total_samples, max_epochs)));
+  const DataReport plan = plan_epochs(*tokens, sampler, total_samples, max_epochs);
+  // A limit between two whole numbers.
+  const double epochs = static_cast<double>(total_samples) / static_cast<double>(plan.samples_per_epoch);
+  if (options.data.max_epochs > 0 && epochs > options.data.max_epochs) {
+    throw_user_error(fmt::format("the run needs {:.2f} epochs of its data, but at most {} are allowed: {}", epochs,
+                                 options.data.max_epochs, describe(plan)),
+                     "train on fewer samples, give more text, or raise data.max_epochs");
+  }
+  sets.report.push_back("train: " + describe(plan));
   const auto add_validation = [&](const std::string& name, std::shared_ptr<const TokenSource> source, TokenRange range) {
+    for (const ValidationSet& other : sets.validation) {
+      if (other.name != name) continue;
+      throw_user_error(fmt::format("two validation sets have the name {}", name),
+                       "data.validation_fraction makes one named \"validation\": give yours another name");
+    }
     const Sampler in_order = make_sampler(*source, range, options, name, false);
     const int64_t samples = options.validation.samples > 0
                                 ? std::min(options.validation.samples, in_order.samples_per_epoch())

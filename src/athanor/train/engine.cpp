@@ -219,8 +219,11 @@ StepResult Engine::train_step(std::span<const Batch> micro_batches, int64_t step
 }
 
 StepResult Engine::observed_step(std::span<const Batch> micro_batches, int64_t step, int64_t optimizer_step,
-                                 double learning_rate, const std::function<void(const Observation&)>& observe) {
-  const StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
+                                 double learning_rate, const std::function<void(const Observation&)>& observe,
+                                 const SkipLimits& limits) {
+  StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
+  inputs.loss_limit = limits.loss;
+  inputs.norm_limit = limits.gradient_norm;
   executor_->run_observed(program_index(ProgramKind::train, static_cast<int32_t>(micro_batches.size())), inputs, observe);
   return result();
 }

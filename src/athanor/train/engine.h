@@ -33,19 +33,19 @@ struct EngineOptions {
   bool predict = false;                        // a program of one sample that gives logits
 };
 
-// What one step did.
 // Values above which a step is not to be committed.
 struct SkipLimits {
   double loss = std::numeric_limits<double>::infinity();
   double gradient_norm = std::numeric_limits<double>::infinity();
 };
 
+// What one step did.
 struct StepResult {
   double loss = 0;           // mean over valid tokens; NaN when there is none
   double loss_sum = 0, valid_tokens = 0;
   double gradient_norm = 0;  // before clipping
   double clip_factor = 1;
-  bool skipped = false;      // nothing was written: no valid token, or a norm that is not finite
+  bool skipped = false;      // nothing was written: no valid token, or loss or norm not finite or beyond a limit
   double seconds = 0;
 };
 
@@ -92,7 +92,8 @@ class Engine {
 
   // As train_step, and shows every operation's operands (for dumps and tests).
   StepResult observed_step(std::span<const Batch> micro_batches, int64_t step, int64_t optimizer_step,
-                           double learning_rate, const std::function<void(const Observation&)>& observe);
+                           double learning_rate, const std::function<void(const Observation&)>& observe,
+                           const SkipLimits& limits = {});
 
   // Sum of token losses and number of valid tokens of one batch of validation_micro_batch samples.
   struct Evaluation {

@@ -1,5 +1,7 @@
 #include "athanor/train/interrupt.h"
 
+#include <array>
+#include <atomic>
 #include <csignal>
 
 #include "athanor/base/clock.h"
@@ -8,54 +10,58 @@ namespace athanor {
 
 namespace {
 
-// Signal handlers can reach nothing but objects of static storage; they are reset by each Interrupts.
-volatile std::sig_atomic_t stop_signal = 0;
-volatile std::sig_atomic_t save_requested = 0;
+// Signal handlers can reach nothing but objects of static storage; they are reset by each Interrupts. A signal
+// may arrive on any thread.
+std::atomic<int> stop_signal{0};
+std::atomic<bool> save_requested{false};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
 using SignalAction = struct sigaction;
-SignalAction previous[3];
-constexpr int signals[3] = {SIGINT, SIGTERM, SIGUSR1};
+constexpr std::array<int, 5> signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+std::array<SignalAction, signals.size()> previous;
 
 extern "C" void on_signal(int number) {
   if (number == SIGUSR1) {
-    save_requested = 1;
+    save_requested = true;
+  } else if (stop_signal != 0 && number == SIGINT) {  // asked twice: end now, as without a handler
+    std::signal(number, SIG_DFL);
+    std::raise(number);
   } else {
-    if (stop_signal != 0 && number == SIGINT) {  // asked twice: end now, as without a handler
-      std::signal(number, SIG_DFL);
-      std::raise(number);
-    }
     stop_signal = number;
   }
 }
 
 }  // namespace
 
-Interrupts::Interrupts(double wall_time_seconds) {
-  if (wall_time_seconds > 0) deadline_ns_ = monotonic_ns() + static_cast<int64_t>(wall_time_seconds * 1e9);
+Interrupts::Interrupts(double wall_time_seconds, int64_t begun_ns) {
+  if (wall_time_seconds > 0) deadline_ns_ = begun_ns + static_cast<int64_t>(wall_time_seconds * 1e9);
   stop_signal = 0;
-  save_requested = 0;
-  for (int i = 0; i < 3; ++i) {
+  save_requested = false;
+  for (size_t i = 0; i < signals.size(); ++i) {
+    sigaction(signals[i], nullptr, &previous[i]);
+    if (signals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;
     SignalAction action{};
-    action.sa_handler = &on_signal;
+    action.sa_handler = signals[i] == SIGPIPE ? SIG_IGN : &on_signal;
     action.sa_flags = SA_RESTART;
-    sigaction(signals[i], &action, &previous[i]);
+    sigaction(signals[i], &action, nullptr);
   }
 }
 
 Interrupts::~Interrupts() {
-  for (int i = 0; i < 3; ++i) sigaction(signals[i], &previous[i], nullptr);
+  for (size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &previous[i], nullptr);
 }
 
 std::string Interrupts::stop_reason() const {
-  if (stop_signal == SIGINT) return "interrupted";
-  if (stop_signal == SIGTERM) return "terminated";
+  switch (stop_signal) {
+    case SIGINT: return "interrupted";
+    case SIGTERM: return "terminated";
+    case SIGHUP: return "the terminal was closed";
+    default: break;
+  }
   if (deadline_ns_ > 0 && monotonic_ns() >= deadline_ns_) return "wall-time limit reached";
   return {};
 }
 
-bool Interrupts::take_save_request() {
-  if (save_requested == 0) return false;
-  save_requested = 0;
-  return true;
-}
+bool Interrupts::take_save_request() const { return save_requested.exchange(false); }
 
 }  // namespace athanor

@@ -1,7 +1,9 @@
 // Signals and the wall-time limit, as the training loop asks for them between steps.
 //
-// SIGINT and SIGTERM ask for a save and a clean end, SIGUSR1 for a save. A second SIGINT ends at once.
-// Thread safety: signal handlers are process-wide; one Interrupts exists at a time.
+// SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) ask for a save and a clean end, SIGUSR1
+// for a save. A second SIGINT ends at once. SIGPIPE is ignored: a run outlives the reader of its output.
+// Thread safety: signal handlers are process-wide; one Interrupts exists at a time. The functions may be called
+// from any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +13,8 @@ namespace athanor {
 
 class Interrupts {
  public:
-  // wall_time_seconds from now; 0: no limit.
-  explicit Interrupts(double wall_time_seconds);
+  // The limit counts from `begun_ns` of the monotonic clock; 0 seconds: no limit.
+  Interrupts(double wall_time_seconds, int64_t begun_ns);
   ~Interrupts();  // restores the handlers that were there
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
@@ -20,7 +22,7 @@ class Interrupts {
   // Why the run should end, or nothing.
   std::string stop_reason() const;
   // True once after each SIGUSR1.
-  bool take_save_request();
+  bool take_save_request() const;
 
  private:
   int64_t deadline_ns_ = 0;

@@ -8,7 +8,7 @@
 namespace athanor {
 
 MatrixPeak measure_peak(const RunOptions& options, int threads) {
-  if (options.kernels != KernelSet::cpu) return {};
+  if (options.kernels != KernelSet::cpu || !options.measure_peak) return {};
   const Precision precision = options.compile.precision;
   const DType dtype = precision == Precision::bf16 ? DType::bf16 : precision == Precision::fp16 ? DType::fp16 : DType::fp32;
   ThreadTeam team(threads);

@@ -14,7 +14,7 @@ struct MatrixPeak {
   std::string source;  // where the number is from
 };
 
-// Takes about a second. For the reference kernels there is no peak worth the name.
+// Takes about a second. For the reference kernels, and without run.measure_peak, there is none.
 MatrixPeak measure_peak(const RunOptions& options, int threads);
 
 }  // namespace athanor

@@ -1,5 +1,7 @@
 #include "athanor/train/run_state.h"
 
+#include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "athanor/base/error.h"
@@ -17,7 +19,9 @@ RunProgress parse_run_progress(const std::string& text) {
   std::string word;
   stream >> word >> progress.step >> word >> progress.optimizer_step >> word >> progress.consumed_samples >> word >>
       progress.consumed_tokens;
-  if (!stream || to_text(progress) != text) {
+  const bool possible = progress.optimizer_step >= 0 && progress.step >= progress.optimizer_step &&
+                        progress.consumed_samples >= 0 && progress.consumed_tokens >= progress.consumed_samples;
+  if (!stream || to_text(progress) != text || !possible) {
     throw_user_error("the checkpoint's progress record cannot be read", "it was written by another version or damaged");
   }
   return progress;
@@ -41,7 +45,30 @@ const std::string& entry(const Checkpoint& checkpoint, const char* name) {
 
 }  // namespace
 
+namespace {
+
+// Name and place of the first element of the state that is not finite, or nothing.
+std::string non_finite_state(Engine& engine) {
+  for (const NamedTensor& tensor : engine.state()) {
+    const auto search = [&](const auto* values) {
+      const auto* end = values + tensor.shape.elements();
+      return std::find_if(values, end, [](auto value) { return !std::isfinite(value); }) - values;
+    };
+    const int64_t at = tensor.dtype == DType::fp64 ? search(reinterpret_cast<const double*>(tensor.bytes.data()))
+                                                   : search(reinterpret_cast<const float*>(tensor.bytes.data()));
+    if (at < tensor.shape.elements()) return fmt::format("{} (element {})", tensor.name, at);
+  }
+  return {};
+}
+
+}  // namespace
+
 SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& run) {
+  if (const std::string where = non_finite_state(engine); !where.empty()) {
+    throw Error(ErrorKind::stop_job,
+                fmt::format("step {}: the update gave a value that is not finite in {}", run.progress.step, where),
+                "this state was not saved; go on from an earlier checkpoint with a lower learning rate");
+  }
   std::vector<TensorBytes> tensors;
   for (const NamedTensor& tensor : engine.state()) {
     tensors.push_back({tensor.name, tensor.dtype, sizes(tensor.shape), tensor.bytes});
@@ -54,8 +81,15 @@ SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& ru
 }
 
 SavedRun read_run(const Checkpoint& checkpoint) {
-  return {parse_run_progress(entry(checkpoint, "progress")), parse_data_position(entry(checkpoint, "position")),
-          entry(checkpoint, "configuration"), entry(checkpoint, "spikes")};
+  SavedRun run{parse_run_progress(entry(checkpoint, "progress")), parse_data_position(entry(checkpoint, "position")),
+               entry(checkpoint, "configuration"), entry(checkpoint, "spikes")};
+  if (run.progress.step != checkpoint.step() || run.progress.consumed_samples != run.position.consumed_samples) {
+    throw_user_error(fmt::format("'{}' is of step {}, its progress of step {} after {} samples, its position after {}",
+                                 checkpoint.path(), checkpoint.step(), run.progress.step,
+                                 run.progress.consumed_samples, run.position.consumed_samples),
+                     "it was put together from two checkpoints; take another one");
+  }
+  return run;
 }
 
 SavedRun load_run(const Checkpoint& checkpoint, Engine& engine) {
@@ -65,6 +99,10 @@ SavedRun load_run(const Checkpoint& checkpoint, Engine& engine) {
     targets.push_back({tensor.name, tensor.dtype, sizes(tensor.shape), tensor.bytes});
   }
   checkpoint.load(targets, LoadMode::strict);
+  if (const std::string where = non_finite_state(engine); !where.empty()) {
+    throw_user_error(fmt::format("'{}' holds a value that is not finite in {}", checkpoint.path(), where),
+                     "move that file away to go on from the checkpoint before it");
+  }
   engine.refresh_working();
   return run;
 }

@@ -29,11 +29,12 @@ struct SavedRun {
   std::string spikes;         // SpikeDetector::to_text
 };
 
-// Saves every tensor of the engine's state and the rest in one file; all values are those of the call.
+// Saves every tensor of the engine's state and the rest in one file; all values are those of the call. A state with
+// a value that is not finite is not saved: Error(stop_job) with its name.
 SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& run);
 
 // Loads the tensors (strictly: any difference of names, shapes, types is a user error that lists them, before
-// anything is changed), makes the working copies, and returns the rest.
+// anything is changed; or a value that is not finite), makes the working copies, and returns the rest.
 SavedRun load_run(const Checkpoint& checkpoint, Engine& engine);
 // Only the rest, to compare configurations before an engine exists.
 SavedRun read_run(const Checkpoint& checkpoint);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <set>
 
@@ -9,7 +10,9 @@
 
 namespace athanor {
 
-double learning_rate(const ScheduleOptions& options, int64_t consumed, int64_t batch, int64_t total) {
+namespace {
+
+double rate_of(const ScheduleOptions& options, int64_t consumed, int64_t batch, int64_t total) {
   // The rate belongs to the step that ends after these samples, so that the first step's is not zero.
   const auto position = static_cast<double>(consumed + batch);
   const auto warmup = static_cast<double>(options.warmup_samples);
@@ -32,22 +35,49 @@ double learning_rate(const ScheduleOptions& options, int64_t consumed, int64_t b
   return options.rate;
 }
 
-namespace {
-
 int64_t full_batch(const BatchSizeOptions& options, int64_t micro_batch) {
   return options.batch > 0 ? options.batch : micro_batch;
 }
 
+int64_t ramp_step(const BatchSizeOptions& options, int64_t micro_batch) {
+  return options.ramp_step > 0 ? options.ramp_step : micro_batch;
+}
+
+// The ramp has this many equal parts, each with a batch of its own; 0: no ramp.
+int64_t ramp_stages(const BatchSizeOptions& options, int64_t micro_batch) {
+  const int64_t full = full_batch(options, micro_batch), step = ramp_step(options, micro_batch);
+  if (options.ramp_from <= 0 || options.ramp_from >= full || options.ramp_samples <= 0) return 0;
+  return (full - options.ramp_from + step - 1) / step;
+}
+
+// The first consumed count in part `stage` of the ramp: ramp_samples x stage / stages, rounded up. In whole
+// numbers, by parts so that nothing overflows: the batch grows at the same sample on every machine.
+int64_t stage_begin(const BatchSizeOptions& options, int64_t stages, int64_t stage) {
+  const int64_t whole = options.ramp_samples / stages, rest = options.ramp_samples % stages;
+  return whole * stage + (rest * stage + stages - 1) / stages;
+}
+
+int64_t stage_batch(const BatchSizeOptions& options, int64_t micro_batch, int64_t stage) {
+  return std::min(full_batch(options, micro_batch), options.ramp_from + stage * ramp_step(options, micro_batch));
+}
+
 }  // namespace
 
+double learning_rate(const ScheduleOptions& options, int64_t consumed, int64_t batch, int64_t total) {
+  const double rate = rate_of(options, consumed, batch, total);
+  ATHANOR_ASSERT(rate >= 0 && rate <= options.rate * (1 + 1e-12), "{}", rate);
+  return std::min(rate, options.rate);
+}
+
 int64_t batch_size(const BatchSizeOptions& options, int64_t micro_batch, int64_t consumed) {
-  const int64_t full = full_batch(options, micro_batch);
-  if (options.ramp_from <= 0 || options.ramp_from >= full || consumed >= options.ramp_samples) return full;
-  const int64_t step = options.ramp_step > 0 ? options.ramp_step : micro_batch;
-  const int64_t stages = (full - options.ramp_from + step - 1) / step;
-  const auto stage = static_cast<int64_t>(static_cast<double>(consumed) / static_cast<double>(options.ramp_samples) *
-                                          static_cast<double>(stages));
-  return std::min(full, options.ramp_from + stage * step);
+  const int64_t stages = ramp_stages(options, micro_batch);
+  if (stages == 0 || consumed >= options.ramp_samples) return full_batch(options, micro_batch);
+  int64_t low = 0, high = stages;  // the stage is in [low, high)
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (stage_begin(options, stages, middle) <= consumed ? low : high) = middle;
+  }
+  return stage_batch(options, micro_batch, low);
 }
 
 void validate_batch(const BatchSizeOptions& options, int64_t micro_batch) {
@@ -73,23 +103,29 @@ void validate_batch(const BatchSizeOptions& options, int64_t micro_batch) {
 }
 
 std::vector<int32_t> micro_batch_counts(const BatchSizeOptions& options, int64_t micro_batch) {
-  const int64_t full = full_batch(options, micro_batch);
-  std::set<int32_t> counts{static_cast<int32_t>(full / micro_batch)};
-  if (options.ramp_from > 0) {
-    const int64_t step = options.ramp_step > 0 ? options.ramp_step : micro_batch;
-    for (int64_t size = options.ramp_from; size < full; size += step) {
-      counts.insert(static_cast<int32_t>(size / micro_batch));
-    }
+  std::set<int32_t> counts{static_cast<int32_t>(full_batch(options, micro_batch) / micro_batch)};
+  for (int64_t stage = 0; stage < ramp_stages(options, micro_batch); ++stage) {
+    counts.insert(static_cast<int32_t>(stage_batch(options, micro_batch, stage) / micro_batch));
   }
   return {counts.begin(), counts.end()};
 }
 
 int64_t samples_after(const BatchSizeOptions& options, int64_t micro_batch, int64_t steps) {
-  int64_t consumed = 0, step = 0;
-  for (; step < steps && options.ramp_from > 0 && consumed < options.ramp_samples; ++step) {
-    consumed += batch_size(options, micro_batch, consumed);
+  const int64_t stages = ramp_stages(options, micro_batch);
+  int64_t consumed = 0, left = steps;
+  for (int64_t stage = 0; stage < stages && left > 0; ++stage) {
+    const int64_t end = stage_begin(options, stages, stage + 1), batch = stage_batch(options, micro_batch, stage);
+    if (consumed >= end) continue;
+    const int64_t taken = std::min(left, (end - consumed + batch - 1) / batch);
+    consumed += taken * batch;
+    left -= taken;
   }
-  return consumed + (steps - step) * full_batch(options, micro_batch);
+  const int64_t full = full_batch(options, micro_batch);
+  if (left > (std::numeric_limits<int64_t>::max() - consumed) / full) {
+    throw_user_error(fmt::format("train.steps {} of {} samples are more than can be counted", steps, full),
+                     "lower train.steps or train.batch");
+  }
+  return consumed + left * full;
 }
 
 }  // namespace athanor

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
@@ -62,14 +63,16 @@ class Run {
   TrainOutcome go() {
     describe();
     engine_.allocate();
-    open_folder();
     restore_or_initialise();
+    open_folder();
     open_sinks();
-    peak_ = measure_peak(options_, engine_.threads());
+    peak_ = context_.peak ? *context_.peak : measure_peak(options_, engine_.threads());
     if (peak_.gflops > 0) note(fmt::format("peak: {:.0f} GFLOP/s, {}", peak_.gflops, peak_.source));
-    Interrupts interrupts(options_.wall_time_seconds);
-    TrainOutcome outcome = loop(interrupts);
+    const Interrupts interrupts(options_.wall_time_seconds, created_ns_);
+    interrupts_ = &interrupts;
+    const TrainOutcome outcome = loop();
     finish(outcome);
+    interrupts_ = nullptr;
     return outcome;
   }
 
@@ -108,9 +111,10 @@ class Run {
     if (context_.check_resume) {
       for (const std::string& line : context_.check_resume(peek.configuration)) note(line);
     }
-    resume_from(peek.position, *data_.train);  // refuses other data
+    const int64_t consumed = resume_from(peek.position, *data_.train);  // refuses other data
     const SavedRun saved = load_run(*latest.checkpoint, engine_);
     progress_ = saved.progress;
+    progress_.consumed_samples = consumed;
     spikes_.restore(saved.spikes);
     saved_step_ = progress_.step;
     note(fmt::format("resumed from {} at step {}", latest.checkpoint->path(), progress_.step));
@@ -127,7 +131,7 @@ class Run {
     curve_ = &sinks_.add(std::move(curve));
   }
 
-  TrainOutcome loop(Interrupts& interrupts) {
+  TrainOutcome loop() {
     Loader loader(data_.train, {options_.micro_batch, options_.data.prefetch},
                   [this](int64_t consumed) { return batch_size(options_.batch, options_.micro_batch, consumed); },
                   progress_.consumed_samples);
@@ -137,8 +141,8 @@ class Run {
     while (progress_.step < options_.steps) {
       one_step(loader.next());
       if (due(options_.validation.every)) validate();
-      if (due(options_.checkpoint.every) || interrupts.take_save_request()) save();
-      outcome.stop_reason = interrupts.stop_reason();
+      if (due(options_.checkpoint.every) || interrupts_->take_save_request()) save();
+      outcome.stop_reason = interrupts_->stop_reason();
       if (!outcome.stop_reason.empty()) break;
     }
     outcome.step = progress_.step;
@@ -155,27 +159,34 @@ class Run {
     if (options_.spike.policy == SpikePolicy::skip) limits = {spikes_.loss_limit(), spikes_.norm_limit()};
     const bool dumps = !options_.dump.names.empty() && progress_.step + 1 == options_.dump.step;
     const int64_t begin = monotonic_ns();
-    const StepResult result = dumps ? dump_step(batch, rate)
+    const StepResult result = dumps ? dump_step(batch, rate, limits)
                                     : engine_.train_step(batch.micro_batches, progress_.step, progress_.optimizer_step,
                                                          rate, limits);
     const double seconds = seconds_of(monotonic_ns() - begin);
     refuse_non_finite(batch, result, rate);
     const std::string spike = result.valid_tokens > 0 ? spikes_.judge(result.loss, result.gradient_norm) : "";
-    if (result.valid_tokens > 0) spikes_.record(result.loss, result.gradient_norm);
     ++progress_.step;
     if (!result.skipped) ++progress_.optimizer_step;
     progress_.consumed_samples = batch.consumed_after();
     progress_.consumed_tokens += batch.samples * options_.data.sequence_length;
     report(result, batch, rate, seconds, spike);
     if (!spike.empty() && options_.spike.policy == SpikePolicy::stop) {
-      save();
-      sinks_.finish();
-      throw Error(ErrorKind::stop_job, fmt::format("step {}: {}", progress_.step, spike),
-                  "the run was saved; raise spike.z_score or set spike.policy to warn or skip to go on");
+      stop_for(spike, "raise spike.z_score or set spike.policy to warn or skip to go on");
+    }
+    if (spikes_.in_a_row() > SpikeDetector::most_in_a_row && options_.spike.policy == SpikePolicy::skip) {
+      stop_for(fmt::format("{}; so were the {} steps before, and all were skipped", spike, SpikeDetector::most_in_a_row),
+               "this is no spike but another level: look at the data, or set spike.policy to warn to go on");
     }
   }
 
-  StepResult dump_step(const StepBatch& batch, double rate) {
+  [[noreturn]] void stop_for(const std::string& reason, const std::string& hint) {
+    save();
+    sinks_.finish();
+    context_.terminal.finish();
+    throw Error(ErrorKind::stop_job, fmt::format("step {}: {}", progress_.step, reason), "the run was saved; " + hint);
+  }
+
+  StepResult dump_step(const StepBatch& batch, double rate, const SkipLimits& limits) {
     TensorDump dump(options_.dump.names);
     const StepProgram* program = nullptr;
     for (const StepProgram& candidate : engine_.programs().programs) {
@@ -186,7 +197,7 @@ class Run {
     }
     const StepResult result =
         engine_.observed_step(batch.micro_batches, progress_.step, progress_.optimizer_step, rate,
-                              [&](const Observation& seen) { dump.observe(*program, seen); });
+                              [&](const Observation& seen) { dump.observe(*program, seen); }, limits);
     const std::string folder = options_.run_folder() + "/dump";
     context_.files.make_directories(folder);
     const std::string path = fmt::format("{}/step_{}.safetensors", folder, progress_.step + 1);
@@ -245,26 +256,30 @@ class Run {
     context_.terminal.step(report);
   }
 
-  double computed_flops(size_t micro_batches) const {
+  double computed_flops(size_t micro_batches) {
+    double& flops = computed_flops_[micro_batches];
     for (const StepProgram& program : engine_.programs().programs) {
+      if (flops > 0) break;
       if (program.kind == ProgramKind::train && program.micro_batches == static_cast<int32_t>(micro_batches)) {
-        return cost_of(program).flops;
+        flops = cost_of(program).flops;
       }
     }
-    return 0;
+    return flops;
   }
 
+  // Given up when the run is asked to end: what matters then is the save.
   void validate() {
     const bool averaged = options_.validation.use_average && options_.compile.optimizer.average_decay > 0;
     if (averaged) engine_.swap_average();
     for (const ValidationSet& set : data_.validation) {
       const ValidationBatches batches(set.samples, options_.micro_batch, options_.validation.samples);
       double loss_sum = 0, tokens = 0;
-      for (int64_t i = 0; i < batches.batch_count(); ++i) {
+      for (int64_t i = 0; i < batches.batch_count() && !asked_to_end(); ++i) {
         const Engine::Evaluation part = engine_.evaluate(batches.batch(i));
         loss_sum += part.loss_sum;
         tokens += part.valid_tokens;
       }
+      if (asked_to_end()) break;
       ValidationReport report{.step = progress_.step, .set = set.name, .tokens = static_cast<int64_t>(tokens)};
       if (tokens > 0) {
         report.loss = loss_sum / tokens;
@@ -275,6 +290,8 @@ class Run {
     }
     if (averaged) engine_.swap_average();
   }
+
+  bool asked_to_end() const { return !interrupts_->stop_reason().empty(); }
 
   void save() {
     if (progress_.step == saved_step_) return;
@@ -309,7 +326,7 @@ class Run {
              byte_vocabulary::size,
              {options_.sample.length, options_.sample.temperature, options_.sample.top_k, options_.seed},
              [&](int32_t token) {
-               if (token == byte_vocabulary::end_of_text) return false;
+               if (token == byte_vocabulary::end_of_text || asked_to_end()) return false;
                text += byte_vocabulary::decode({&token, 1});
                return true;
              });
@@ -318,6 +335,7 @@ class Run {
 
   const RunOptions& options_;
   const TrainContext& context_;
+  const int64_t created_ns_ = monotonic_ns();
   int64_t total_samples_;
   DataSets data_;
   Engine engine_;
@@ -327,6 +345,8 @@ class Run {
   LossCurve* curve_ = nullptr;
   RunProgress progress_;
   MatrixPeak peak_;
+  const Interrupts* interrupts_ = nullptr;     // while the run is on
+  std::map<size_t, double> computed_flops_;    // of a step with so many micro-batches
   int64_t saved_step_ = -1, begun_ns_ = 0, first_step_ = 0;
 };
 

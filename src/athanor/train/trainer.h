@@ -4,12 +4,14 @@
 #pragma once
 
 #include <functional>
-#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "athanor/base/file_environment.h"
 #include "athanor/observe/terminal.h"
 #include "athanor/train/options.h"
+#include "athanor/train/peak.h"
 
 namespace athanor {
 
@@ -24,12 +26,14 @@ struct TrainContext {
   FileEnvironment& files;
   Terminal& terminal;
   std::string configuration;  // resolved TOML of this run
-  std::function<std::vector<std::string>(const std::string& saved)> check_resume;
+  std::function<std::vector<std::string>(const std::string& saved)> check_resume = {};
+  std::optional<MatrixPeak> peak = {};  // of this machine, if known; otherwise it is measured
 };
 
 // Trains to the end, or until a signal or the wall-time limit stops it after a save. Errors: user errors before
 // the first step (options, data, memory, checkpoints); Error(stop_job) when loss or gradient are not finite,
-// naming the step and the first such tensor, and when a loss spike stops the run.
+// naming the step and the first such tensor, and when loss spikes stop the run. A refused run leaves its folder as
+// it was.
 TrainOutcome train(const RunOptions& options, const TrainContext& context);
 
 }  // namespace athanor

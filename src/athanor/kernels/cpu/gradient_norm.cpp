@@ -55,8 +55,8 @@ Clip clip_of(std::span<const double> squares, double valid_tokens, double loss, 
   for (const double square : squares) total += square;
   const double norm = std::sqrt(total) / limits.loss_scale;
   Clip clip{.gradient_norm = norm};
-  clip.skip = !std::isfinite(norm) || !(valid_tokens > 0) || norm > limits.norm_limit ||
-              loss / valid_tokens > limits.mean_loss_limit;
+  clip.skip = !std::isfinite(norm) || !std::isfinite(loss) || !(valid_tokens > 0) ||
+              norm > limits.norm_limit || loss / valid_tokens > limits.mean_loss_limit;
   if (clip.skip) {
     clip.factor = 0;
   } else if (limits.maximum_norm > 0 && norm > limits.maximum_norm) {

@@ -30,7 +30,7 @@ struct ClipLimits {
 struct Clip {
   double gradient_norm = 0;  // over all members, added in the order of `squares`, without the loss scale
   double factor = 1;         // min(1, maximum_norm / gradient_norm); 1 where maximum_norm is 0; 0 with skip
-  bool skip = false;         // the norm is not finite, there is no valid token, or a limit is passed
+  bool skip = false;         // norm or loss are not finite, there is no valid token, or a limit is passed
 };
 // `loss` is the sum over the valid tokens.
 Clip clip_of(std::span<const double> squares, double valid_tokens, double loss, const ClipLimits& limits);

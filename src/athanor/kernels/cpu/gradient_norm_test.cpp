@@ -107,6 +107,8 @@ TEST(GradientNorm, Clip) {
   EXPECT_FALSE(clip_of(squares, 10, 0, {.norm_limit = 5}).skip);
   EXPECT_TRUE(clip_of(squares, 10, 31, {.mean_loss_limit = 3}).skip);
   EXPECT_FALSE(clip_of(squares, 10, 30, {.mean_loss_limit = 3}).skip);
+  EXPECT_TRUE(clip_of(squares, 10, std::numeric_limits<double>::quiet_NaN(), {}).skip);
+  EXPECT_TRUE(clip_of(squares, 10, std::numeric_limits<double>::infinity(), {}).skip);
 }
 
 }  // namespace

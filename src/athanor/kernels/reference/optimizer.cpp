@@ -21,16 +21,16 @@ void squared_norms(const KernelArguments& a, const KernelContext&) {
   }
 }
 
-// The norm of the whole gradient without the loss scale. The step is skipped if that is not finite, if there
-// is no valid token, or if the norm or the mean loss passes its limit; the factor is then 0.
+// The norm of the whole gradient without the loss scale. The step is skipped if that or the loss is not
+// finite, if there is no valid token, or if the norm or the mean loss passes its limit; the factor is then 0.
 void clip(const KernelArguments& a, const KernelContext& context) {
   const TensorView& norms = a.inputs[0];
   double sum = 0;
   for (int64_t m = 0; m < norms.shape.elements(); ++m) sum += load(norms, m);
   const double norm = std::sqrt(sum) / context.step->loss_scale, maximum = a.attributes->maximum_norm;
   const double valid_tokens = load(a.inputs[1], 0), loss = load(a.inputs[2], 0);
-  const bool skip = !std::isfinite(norm) || !(valid_tokens > 0) || norm > context.step->norm_limit ||
-                    loss / valid_tokens > context.step->loss_limit;
+  const bool skip = !std::isfinite(norm) || !std::isfinite(loss) || !(valid_tokens > 0) ||
+                    norm > context.step->norm_limit || loss / valid_tokens > context.step->loss_limit;
   const double factor = maximum > 0 && norm > maximum ? maximum / norm : 1;
   store(a.outputs[0], 0, norm);
   store(a.outputs[1], 0, skip ? 0 : factor);
