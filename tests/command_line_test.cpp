@@ -35,9 +35,10 @@ class ProgramTest : public testing::Test {
   std::vector<std::string> tiny(const std::string& name,
                                 const std::vector<std::string>& settings = {}) const {
     std::vector<std::string> arguments = {"train", "--config", ATHANOR_SOURCE_DIR "/configs/runs/tiny.toml"};
-    for (const std::string& setting : {std::string("data.train=text.txt"), "run.name=" + name,
-                                       std::string("train.steps=6"), std::string("train.schedule=constant"),
-                                       std::string("sample.length=0"), std::string("validation.every=0")}) {
+    for (const std::string& setting :
+         {std::string("data.train=text.txt"), "run.name=" + name, std::string("train.steps=6"),
+          std::string("run.measure_peak=false"), std::string("train.schedule=constant"),
+          std::string("sample.length=0"), std::string("validation.every=0")}) {
       arguments.insert(arguments.end(), {"--set", setting});
     }
     for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});

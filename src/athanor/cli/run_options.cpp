@@ -28,6 +28,11 @@ void add_run_rows(OptionTable& table, RunOptions& run) {
       .at_least(0)
       .at_most(1e9)
       .may_change();
+  table
+      .add("run.measure_peak", run.measure_peak,
+           "Measure the machine's fastest matrix products at the start, for a second or two: MFU is against "
+           "them. false: no MFU.")
+      .may_change();
   table.add_choice("run.kernels", run.kernels, {{"cpu", KernelSet::cpu}, {"reference", KernelSet::reference}},
                    "Kernels to compute with: the fast ones for this CPU, or plain loops (slow, fp64 too).");
 }
