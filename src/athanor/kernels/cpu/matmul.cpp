@@ -10,6 +10,8 @@ namespace {
 // Columns that are multiplied and finished at a time: a block of them, of the rows of A and of the sums fit
 // in the second cache together.
 constexpr int64_t panel_columns = 4 * column_unit;
+// A slab of this size stays in the second cache by itself.
+constexpr int64_t near_bytes = 512 * 1024;
 constexpr auto float_size = static_cast<int64_t>(sizeof(float));
 
 int64_t align_bytes(int64_t bytes) {
@@ -43,9 +45,19 @@ ProductOperand right_of(const ProductShape& shape) {
           shape.form == ProductForm::forward};
 }
 
-// Rows of A are read in place if they can be.
+// Rows of A are read in place if they can be, unless they lie across and are read often.
 bool packs_rows(const ProductShape& shape) {
-  return shape.form == ProductForm::weight_gradient || shape.left != DType::fp32;
+  constexpr int64_t often = 512;
+  return shape.left != DType::fp32 || (shape.form == ProductForm::weight_gradient && shape.columns() > often);
+}
+
+// Columns of B are read in place if they can be and packing would not pay: it costs as much as some ten rows.
+bool packs_columns(const ProductShape& shape) {
+  constexpr int64_t few_rows = 256;
+  const bool can =
+      shape.right == DType::fp32 && shape.form != ProductForm::forward && shape.columns() % 16 == 0;
+  const bool near = shape.depth() * shape.columns() * float_size <= near_bytes;
+  return !can || (shape.rows() > few_rows && !near);
 }
 
 }  // namespace
@@ -87,7 +99,8 @@ void ProductPlan::plan_packed(int threads) {
   grid_ = product_grid(shape_.rows(), shape_.columns(), shape_.depth(), direct());
   const int64_t depth = padded(grid_.depth_slabs.longest(), depth_block);
   const int64_t rows = padded(grid_.rows.longest(), row_unit);
-  slab_bytes_ = align_bytes(padded(grid_.column_slabs.longest(), column_unit) * depth * float_size);
+  if (packs_columns(shape_))
+    slab_bytes_ = align_bytes(padded(grid_.column_slabs.longest(), column_unit) * depth * float_size);
   const bool lasting_sums = !direct() && grid_.depth_slabs.parts > 1;
   sums_bytes_ = lasting_sums ? align_bytes(shape_.rows() * shape_.columns() * float_size) : 0;
   rows_bytes_ = packs_rows(shape_) ? align_bytes(rows * depth * float_size) : 0;
@@ -125,7 +138,7 @@ void ProductPlan::run(ThreadTeam& team, const ProductOperands& operands,
   }
   for (int64_t column_slab = 0; column_slab < grid_.column_slabs.parts; ++column_slab) {
     for (int64_t depth_slab = 0; depth_slab < grid_.depth_slabs.parts; ++depth_slab) {
-      pack_slab(team, run, column_slab, depth_slab);
+      if (slab_bytes_ > 0) pack_slab(team, run, column_slab, depth_slab);
       team.parallel_for(grid_.tiles(), [&](int64_t tile, int thread) {
         run_tile(run, column_slab, depth_slab, tile, thread);
       });
@@ -170,7 +183,8 @@ void ProductPlan::run_tile(const Run& run, int64_t column_slab, int64_t depth_sl
   }
   const auto block_of = [&](int64_t k) {
     if (!packs_rows(shape_))
-      return RowBlock{reinterpret_cast<const float*>(run.a.at(row, first_k + k)), run.a.stride, true, false};
+      return RowBlock{reinterpret_cast<const float*>(run.a.at(row, first_k + k)), run.a.stride, true,
+                      !run.a.depth_contiguous};
     return RowBlock{packed_rows + k * tile_rows, 0, false, !run.a.depth_contiguous};
   };
 
@@ -190,12 +204,17 @@ void ProductPlan::run_tile(const Run& run, int64_t column_slab, int64_t depth_sl
       for (int64_t i = 0; i < rows; ++i) std::fill_n(sums + i * stride, columns, 0.0F);
     }
     for (int64_t k = 0; k < depth; k += depth_block) {
-      const float* b = slab + k * slab_columns + column * depth_block;
+      ColumnBlock b{slab + k * slab_columns + column * depth_block};
+      if (slab_bytes_ == 0)
+        b = {reinterpret_cast<const float*>(run.b.at(slab_column + column, first_k + k)), run.b.stride, true};
       // Next come the block below, then the top of the next panel.
-      const float* next = k + depth_block < depth ? b + slab_columns * depth_block
-                          : column + panel_columns < split.end(column_part)
-                              ? slab + (column + panel_columns) * depth_block
-                              : slab + split.begin(column_part) * depth_block;
+      const float* next = nullptr;
+      if (slab_bytes_ > near_bytes) {
+        next = k + depth_block < depth ? b.data + slab_columns * depth_block
+               : column + panel_columns < split.end(column_part)
+                   ? slab + (column + panel_columns) * depth_block
+                   : slab + split.begin(column_part) * depth_block;
+      }
       multiply_block(block_of(k), b, rows, columns, std::min(depth_block, depth - k), sums, stride,
                      !begins || k > 0, next);
     }

@@ -1,6 +1,6 @@
 // Matrix products over activations of M tokens and a weight [N,K], on the CPU, in the three forms of
 // training:
-//   forward          y [M,N]  = x [M,K] weight^T + bias, activated = gelu(y)
+//   forward          y [M,N]  = x [M,K] weight^T + bias, activated = gelu(y as stored)
 //   input_gradient   dx [M,K] = dy [M,N] weight + addend
 //   weight_gradient  dweight [N,K] (+)= dy^T x
 //

@@ -11,9 +11,9 @@ constexpr int64_t least_slab_columns = 384;
 // A tile's rows of A are packed for the whole depth of the slab.
 constexpr int64_t short_depth = 1024, long_depth = 4096;
 // A tile's rows share what it reads of B from the third cache; its columns share the packing of A.
-constexpr int64_t most_rows = 256, least_rows = 96;
+constexpr int64_t most_rows = 256, least_rows = 48;
 // Enough tiles to share among cores, unless they would get shorter than it takes to hand them out.
-constexpr int64_t wanted_tiles = 8;
+constexpr int64_t wanted_tiles = 8, wanted_with_cut_columns = 4;
 constexpr double least_flops = 4e6;
 
 // Cuts a slab into tiles, its columns into `column_parts` or more.

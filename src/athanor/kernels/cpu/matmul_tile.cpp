@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "athanor/kernels/cpu/activation.h"
 #include "athanor/kernels/cpu/highway_targets.h"
@@ -26,24 +27,28 @@ inline constexpr int64_t strip_vectors = 3;
 inline constexpr int64_t strip_columns = strip_vectors * float_lanes;
 static_assert(row_unit % strip_rows == 0 && column_unit % strip_columns == 0);
 
-// Where the elements of a strip of A are: in the rows of the operand itself; packed row by row; or
-// interleaved: all rows of k = 0, then of k = 1 ...
-enum class StripLayout { in_place, rows, interleaved };
+// Where the elements of a strip of A are: packed row by row; packed and interleaved: all rows of k = 0, then
+// of k = 1 ...; or either way in the operand itself.
+enum class StripLayout { rows, interleaved, rows_in_place, interleaved_in_place };
+
+constexpr bool is_interleaved(StripLayout layout) {
+  return layout == StripLayout::interleaved || layout == StripLayout::interleaved_in_place;
+}
 
 // sums[strip_rows, vectors * lanes] (+)= a b over `depth`.
 template <int64_t vectors, StripLayout layout>
 void multiply_strips(const float* HWY_RESTRICT a, int64_t a_stride, int64_t rows, const float* HWY_RESTRICT b,
-                     int64_t depth, float* HWY_RESTRICT sums, int64_t sums_stride, bool accumulate) {
+                     int64_t b_stride, int64_t depth, float* HWY_RESTRICT sums, int64_t sums_stride,
+                     bool accumulate) {
   const FloatTag d;
   const float* row[static_cast<size_t>(strip_rows)];
 #pragma GCC unroll 8
   for (int64_t i = 0; i < strip_rows; ++i) {
     // A row beyond the last repeats it; nobody reads its sums.
-    if constexpr (layout == StripLayout::in_place) row[i] = a + std::min(i, rows - 1) * a_stride;
+    if constexpr (layout == StripLayout::rows_in_place) row[i] = a + std::min(i, rows - 1) * a_stride;
     if constexpr (layout == StripLayout::rows) row[i] = a + i * depth_block;
-    if constexpr (layout == StripLayout::interleaved) row[i] = a + i;
   }
-  constexpr int64_t step = layout == StripLayout::interleaved ? strip_rows : 1;
+  const int64_t step = layout == StripLayout::interleaved_in_place ? a_stride : strip_rows;
   Float sum[static_cast<size_t>(strip_rows)][static_cast<size_t>(vectors)];
   // The sums in memory may come from far away; fetch them while multiplying.
 #pragma GCC unroll 8
@@ -57,14 +62,17 @@ void multiply_strips(const float* HWY_RESTRICT a, int64_t a_stride, int64_t rows
   for (int64_t k = 0; k < depth; ++k) {
     Float right[static_cast<size_t>(vectors)];
 #pragma GCC unroll 3
-    for (int64_t j = 0; j < vectors; ++j) right[j] = hn::Load(d, b + j * float_lanes);
+    for (int64_t j = 0; j < vectors; ++j) right[j] = hn::LoadU(d, b + j * float_lanes);
 #pragma GCC unroll 8
     for (int64_t i = 0; i < strip_rows; ++i) {
-      const Float left = hn::Set(d, row[i][k * step]);
+      const Float left = hn::Set(d, is_interleaved(layout) ? a[i] : row[i][k]);
 #pragma GCC unroll 3
       for (int64_t j = 0; j < vectors; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
     }
-    b += strip_columns;
+    b += b_stride;
+    // The next strips are further along the same rows of memory, where no hardware looks ahead.
+    if constexpr (layout == StripLayout::interleaved_in_place) hwy::Prefetch(a + 16);
+    if constexpr (is_interleaved(layout)) a += step;
   }
 #pragma GCC unroll 8
   for (int64_t i = 0; i < strip_rows; ++i) {
@@ -78,10 +86,10 @@ void multiply_strips(const float* HWY_RESTRICT a, int64_t a_stride, int64_t rows
 
 // The same for a strip that is cut off at the edge: only [rows, columns] of it are written.
 template <int64_t vectors, StripLayout layout>
-void multiply_edge_strips(const float* a, int64_t a_stride, int64_t rows, const float* b, int64_t columns,
-                          int64_t depth, float* sums, int64_t sums_stride, bool accumulate) {
+void multiply_edge_strips(const float* a, int64_t a_stride, int64_t rows, const float* b, int64_t b_stride,
+                          int64_t columns, int64_t depth, float* sums, int64_t sums_stride, bool accumulate) {
   HWY_ALIGN float whole[static_cast<size_t>(strip_rows * strip_columns)];
-  multiply_strips<vectors, layout>(a, a_stride, rows, b, depth, whole, strip_columns, false);
+  multiply_strips<vectors, layout>(a, a_stride, rows, b, b_stride, depth, whole, strip_columns, false);
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
       const float sum = whole[i * strip_columns + j];
@@ -93,12 +101,12 @@ void multiply_edge_strips(const float* a, int64_t a_stride, int64_t rows, const 
 
 template <int64_t vectors, StripLayout layout>
 HWY_INLINE void multiply_strips_of(const float* a, int64_t a_stride, int64_t rows, const float* b,
-                                   int64_t columns, int64_t depth, float* sums, int64_t sums_stride,
-                                   bool accumulate) {
+                                   int64_t b_stride, int64_t columns, int64_t depth, float* sums,
+                                   int64_t sums_stride, bool accumulate) {
   if (rows == strip_rows && columns == vectors * float_lanes) {
-    multiply_strips<vectors, layout>(a, a_stride, rows, b, depth, sums, sums_stride, accumulate);
+    multiply_strips<vectors, layout>(a, a_stride, rows, b, b_stride, depth, sums, sums_stride, accumulate);
   } else {
-    multiply_edge_strips<vectors, layout>(a, a_stride, rows, b, columns, depth, sums, sums_stride,
+    multiply_edge_strips<vectors, layout>(a, a_stride, rows, b, b_stride, columns, depth, sums, sums_stride,
                                           accumulate);
   }
 }
@@ -267,44 +275,63 @@ class RunPrefetch {
 };
 
 template <StripLayout layout>
-void multiply_block_as(const RowBlock& a, const float* b, int64_t rows, int64_t columns, int64_t depth,
+void multiply_block_as(const RowBlock& a, const ColumnBlock& b, int64_t rows, int64_t columns, int64_t depth,
                        float* sums, int64_t sums_stride, bool accumulate, const float* next) {
+  HWY_ALIGN float
+      edge[layout == StripLayout::interleaved_in_place ? static_cast<size_t>(depth_block * strip_rows) : 1] =
+          {};
   RunPrefetch prefetch(next, columns * depth_block,
                        ceil_divide(rows, strip_rows) * ceil_divide(columns, strip_columns));
   for (int64_t i = 0; i < rows; i += strip_rows) {
-    const float* a_strip = a.data + i * (layout == StripLayout::in_place ? a.stride : depth_block);
+    constexpr bool packed = layout == StripLayout::rows || layout == StripLayout::interleaved;
+    const int64_t row_step = packed ? depth_block : layout == StripLayout::rows_in_place ? a.stride : 1;
+    const float* a_strip = a.data + i * row_step;
+    int64_t a_stride = a.stride;
+    const int64_t b_stride = b.in_place ? b.stride : strip_columns;
     const int64_t height = std::min(strip_rows, rows - i);
+    if (layout == StripLayout::interleaved_in_place && height < strip_rows) {
+      // Rows beyond the last may not even be memory.
+      for (int64_t k = 0; k < depth; ++k) std::copy_n(a_strip + k * a_stride, height, edge + k * strip_rows);
+      a_strip = edge;
+      a_stride = strip_rows;
+    }
     for (int64_t j = 0; j < columns; j += strip_columns) {
-      const float* b_strip = b + j * depth_block;
+      const float* b_strip = b.data + (b.in_place ? j : j * depth_block);
       float* to = sums + i * sums_stride + j;
       const int64_t width = std::min(strip_columns, columns - j);
       prefetch.step();
       switch (ceil_divide(width, float_lanes)) {
         case 3:
-          multiply_strips_of<3, layout>(a_strip, a.stride, height, b_strip, width, depth, to, sums_stride,
-                                        accumulate);
+          multiply_strips_of<3, layout>(a_strip, a_stride, height, b_strip, b_stride, width, depth, to,
+                                        sums_stride, accumulate);
           break;
         case 2:
-          multiply_strips_of<2, layout>(a_strip, a.stride, height, b_strip, width, depth, to, sums_stride,
-                                        accumulate);
+          multiply_strips_of<2, layout>(a_strip, a_stride, height, b_strip, b_stride, width, depth, to,
+                                        sums_stride, accumulate);
           break;
         default:
-          multiply_strips_of<1, layout>(a_strip, a.stride, height, b_strip, width, depth, to, sums_stride,
-                                        accumulate);
+          multiply_strips_of<1, layout>(a_strip, a_stride, height, b_strip, b_stride, width, depth, to,
+                                        sums_stride, accumulate);
       }
     }
   }
 }
 
-void multiply_block_strips(const RowBlock& a, const float* b, int64_t rows, int64_t columns, int64_t depth,
-                           float* sums, int64_t sums_stride, bool accumulate, const float* next) {
-  if (a.in_place) {
-    multiply_block_as<StripLayout::in_place>(a, b, rows, columns, depth, sums, sums_stride, accumulate, next);
+void multiply_block_strips(const RowBlock& a, const ColumnBlock& b, int64_t rows, int64_t columns,
+                           int64_t depth, float* sums, int64_t sums_stride, bool accumulate,
+                           const float* next) {
+  const auto multiply = [&](auto layout) {
+    multiply_block_as<layout()>(a, b, rows, columns, depth, sums, sums_stride, accumulate, next);
+  };
+  using enum StripLayout;
+  if (a.in_place && a.interleaved) {
+    multiply(std::integral_constant<StripLayout, interleaved_in_place>());
+  } else if (a.in_place) {
+    multiply(std::integral_constant<StripLayout, rows_in_place>());
   } else if (a.interleaved) {
-    multiply_block_as<StripLayout::interleaved>(a, b, rows, columns, depth, sums, sums_stride, accumulate,
-                                                next);
+    multiply(std::integral_constant<StripLayout, interleaved>());
   } else {
-    multiply_block_as<StripLayout::rows>(a, b, rows, columns, depth, sums, sums_stride, accumulate, next);
+    multiply(std::integral_constant<StripLayout, rows>());
   }
 }
 
@@ -346,7 +373,7 @@ void pack_columns(const ProductOperand& b, int64_t first, int64_t count, int64_t
   HWY_DYNAMIC_DISPATCH(pack_column_strips)(b, first, count, first_k, depth, to);
 }
 
-void multiply_block(const RowBlock& a, const float* b, int64_t rows, int64_t columns, int64_t depth,
+void multiply_block(const RowBlock& a, const ColumnBlock& b, int64_t rows, int64_t columns, int64_t depth,
                     float* sums, int64_t sums_stride, bool accumulate, const float* next) {
   HWY_DYNAMIC_DISPATCH(multiply_block_strips)
   (a, b, rows, columns, depth, sums, sums_stride, accumulate, next);
@@ -361,8 +388,9 @@ void finish_tile(int64_t rows, int64_t columns, float* sums, int64_t sums_stride
     if (result.present()) HWY_DYNAMIC_DISPATCH(narrow_row)(totals, result.at(row), columns);
     if (!activated.present()) continue;
     // Of the sums as stored, so that computing it again from them gives the same bits.
-    const ConstSpan stored = result.present() ? ConstSpan{result.at(row).data, result.dtype}
-                                              : ConstSpan{reinterpret_cast<const std::byte*>(totals), DType::fp32};
+    const ConstSpan stored = result.present()
+                                 ? ConstSpan{result.at(row).data, result.dtype}
+                                 : ConstSpan{reinterpret_cast<const std::byte*>(totals), DType::fp32};
     gelu_row(stored, activated.at(row), columns);
   }
 }

@@ -36,12 +36,20 @@ struct ProductOperand {
 inline constexpr int64_t depth_block = 256;
 inline constexpr int64_t row_unit = 8, column_unit = 48;
 
-// Rows of A: packed, or in place if the operand is fp32 and depth-contiguous.
+// Rows of A: packed, or in place if the operand is fp32.
 struct RowBlock {
   const float* data = nullptr;
-  int64_t stride = 0;  // elements between rows when in place
+  int64_t stride = 0;  // of the operand, if in place
   bool in_place = false;
-  bool interleaved = false;  // packed from an operand that is not depth-contiguous
+  bool interleaved = false;  // the operand is not depth-contiguous
+};
+
+// Columns of B: packed, or in place if the operand is fp32, not depth-contiguous, and the columns are whole
+// vectors (a multiple of 16).
+struct ColumnBlock {
+  const float* data = nullptr;
+  int64_t stride = 0;  // of the operand, if in place
+  bool in_place = false;
 };
 
 // Packs vectors [first, first + count) and elements [first_k, first_k + depth), depth <= depth_block.
@@ -52,10 +60,10 @@ void pack_columns(const ProductOperand& b, int64_t first, int64_t count, int64_t
 
 // sums[rows, columns] = A B over `depth` <= depth_block, or added to what is there. `next` (may be null) is
 // what will be multiplied next; it is brought nearer meanwhile.
-void multiply_block(const RowBlock& a, const float* b, int64_t rows, int64_t columns, int64_t depth,
+void multiply_block(const RowBlock& a, const ColumnBlock& b, int64_t rows, int64_t columns, int64_t depth,
                     float* sums, int64_t sums_stride, bool accumulate, const float* next);
 
-// sums += bias + addend, activated = gelu(sums), result = sums, for a tile [rows, columns]; each of bias,
+// sums += bias + addend, result = sums, activated = gelu(result), for a tile [rows, columns]; each of bias,
 // addend, activated and result may be absent.
 void finish_tile(int64_t rows, int64_t columns, float* sums, int64_t sums_stride, ConstSpan bias,
                  ConstRows addend, Rows result, Rows activated);
