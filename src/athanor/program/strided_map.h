@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -44,8 +45,6 @@ class StridedMap {
     if (block == nullptr) block = &make_block(range);
     const int64_t column = range.begin - block->origin;
     block->columns.assign({column, column + range.width}, label);
-    block->first = std::min(block->first, column);
-    block->last = std::max(block->last, column + range.width);
     // Rows that are whole and of one label are one piece.
     const ByteRange row{block->first, block->first + block->stride};
     if (const auto whole = block->columns.interval_around(row)) {
@@ -89,19 +88,47 @@ class StridedMap {
   }
 
  private:
-  // Rows of one pattern: byte `column` of row r stands at origin + r * stride + column. Columns in [first,
-  // last), at most a stride of them, so that no row reaches into the next.
+  // Rows of one pattern: byte `column` of row r stands at origin + r * stride + column. The frame [first,
+  // last) of columns is at most a stride wide, so that no row reaches into the next. Of it [own_first,
+  // own_last) was assigned as rows; columns beside that were found in place and may be forgotten when they
+  // are in the way.
   struct Block {
-    int64_t stride = 0, rows = 0, origin = 0, first = 0, last = 0;
+    int64_t stride = 0, rows = 0, origin = 0, first = 0, last = 0, own_first = 0, own_last = 0;
     IntervalMap<Label> columns;
     int64_t begin() const { return origin + first; }
     int64_t end() const { return origin + (rows - 1) * stride + last; }
-    bool fits(const StridedRange& range) const {
-      if (range.stride != stride || range.rows != rows) return false;
+    ByteRange own_hull() const { return {origin + own_first, origin + (rows - 1) * stride + own_last}; }
+    // Whether the rows are rows of this pattern that lie in the frame.
+    bool covers(const StridedRange& range) const {
       const int64_t column = range.begin - origin;
-      return std::max(last, column + range.width) - std::min(first, column) <= stride;
+      return range.stride == stride && range.rows == rows && first <= column && column + range.width <= last;
+    }
+    // Takes up rows if they are of this pattern and can stand beside what it owns.
+    bool can_own(const StridedRange& range) const {
+      const int64_t column = range.begin - origin;
+      return range.stride == stride && range.rows == rows &&
+             std::max(own_last, column + range.width) - std::min(own_first, column) <= stride;
+    }
+    void own(const StridedRange& range) {
+      const int64_t column = range.begin - origin;
+      own_first = std::min(own_first, column);
+      own_last = std::max(own_last, column + range.width);
+      const bool before = own_first < first;
+      first = std::min(first, own_first);
+      last = std::max(last, own_last);
+      if (last - first > stride) (before ? last = first + stride : first = last - stride);
+      columns.erase({std::numeric_limits<int64_t>::min(), first});
+      columns.erase({last, std::numeric_limits<int64_t>::max()});
+    }
+    void forget_found() {
+      first = own_first;
+      last = own_last;
+      columns.erase({std::numeric_limits<int64_t>::min(), first});
+      columns.erase({last, std::numeric_limits<int64_t>::max()});
     }
   };
+
+  static bool meet(ByteRange a, ByteRange b) { return a.begin < b.end && b.begin < a.end; }
 
   // The first block whose hull shares bytes with the range.
   const Block* block_at(ByteRange range) const {
@@ -113,24 +140,24 @@ class StridedMap {
     return first;
   }
 
-  // The block that the rows belong to: they fit its pattern, and no other block is in the way.
+  // The block that takes the rows up, if there is one and no other is in the way.
   Block* block_for(const StridedRange& range) {
-    const int64_t reach = range.stride - range.width;
     for (Block& block : blocks_) {
-      if (block.begin() >= range.end() + reach || range.begin - reach >= block.end() || !block.fits(range))
-        continue;
-      const ByteRange whole{std::min(block.begin(), range.begin), std::max(block.end(), range.end())};
-      if (others_in(whole, &block)) continue;
-      flat_.erase(whole);
+      if (!block.can_own(range)) continue;
+      const ByteRange own = block.own_hull();
+      const ByteRange whole{std::min(own.begin, range.begin), std::max(own.end, range.end())};
+      const bool others = std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& other) {
+        return &other != &block && meet(other.own_hull(), whole);
+      });
+      if (others) continue;
+      for (Block& other : blocks_) {
+        if (&other != &block && meet({other.begin(), other.end()}, whole)) other.forget_found();
+      }
+      block.own(range);
+      flat_.erase({block.begin(), block.end()});
       return &block;
     }
     return nullptr;
-  }
-
-  bool others_in(ByteRange range, const Block* except) const {
-    return std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& block) {
-      return &block != except && block.begin() < range.end && range.begin < block.end();
-    });
   }
 
   Block& make_block(const StridedRange& range) {
@@ -139,6 +166,8 @@ class StridedMap {
                 .origin = range.begin,
                 .first = 0,
                 .last = range.width,
+                .own_first = 0,
+                .own_last = range.width,
                 .columns = {}};
     // Where all that lies under the rows has one label, the gaps between the rows keep it.
     const auto under = flat_.interval_around(range.hull());
@@ -154,9 +183,13 @@ class StridedMap {
     return blocks_.emplace_back(std::move(block));
   }
 
+  // Forgets what blocks own in the range, with the whole block, and what they found there.
   void drop_blocks(ByteRange range) {
-    std::erase_if(blocks_,
-                  [&](const Block& block) { return block.begin() < range.end && range.begin < block.end(); });
+    std::erase_if(blocks_, [&](Block& block) {
+      if (!meet({block.begin(), block.end()}, range)) return false;
+      block.forget_found();
+      return meet(block.own_hull(), range);
+    });
   }
 
   template <class Predicate>
@@ -194,7 +227,7 @@ class StridedMap {
   std::optional<std::pair<ByteRange, const Label*>> find_in_block(const StridedRange& range,
                                                                   const Block& block, ByteRange part,
                                                                   const Predicate& predicate) const {
-    if (range.stride == block.stride && block.fits(range)) {
+    if (block.covers(range)) {
       const int64_t column = range.begin - block.origin;
       return find_in(block.columns, {column, column + range.width}, block.origin, predicate);
     }

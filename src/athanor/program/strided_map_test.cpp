@@ -89,6 +89,13 @@ TEST(StridedMap, IsExactForPartsOfOwners) {
       return StridedRange{owner.begin + owner.cuts[from], owner.cuts[to] - owner.cuts[from], owner.stride,
                           owner.rows};
     };
+    // In every other round all is written over what is dead already: where its label stays does not matter.
+    constexpr int dead = 1000;
+    const bool fresh = round % 2 == 0;
+    if (!fresh) {
+      map.assign({0, size, 0, 1}, dead);
+      array.assign(size, dead);
+    }
     int label = 0;
     for (int step = 0; step < 25; ++step) {
       const StridedRange part = part_of(owners[random() % owners.size()]);
@@ -97,16 +104,17 @@ TEST(StridedMap, IsExactForPartsOfOwners) {
       for (const Owner& owner : owners) {
         const StridedRange asked = part_of(owner);
         const int there = array[static_cast<size_t>(asked.begin)];
-        if (there > 0) {
+        if (there > 0 && there != dead) {
           ASSERT_EQ(all_are(map, asked, there), all_are(array, asked, there)) << round << " " << step;
         }
-        ASSERT_EQ(!map.find(asked, [](const int* found) { return found == nullptr; }), [&] {
-          bool all = true;
-          for_each_byte(asked, [&](size_t i) { all = all && array[i] != 0; });
-          return all;
-        }());
+        if (!fresh) continue;
+        bool all = true;
+        for_each_byte(asked, [&](size_t i) { all = all && array[i] != 0; });
+        ASSERT_EQ(!map.find(asked, [](const int* found) { return found == nullptr; }), all)
+            << round << " " << step;
       }
     }
+    if (!fresh) continue;
     // What it lists is what is there.
     Array listed(size, 0);
     map.visit_all([&](const StridedRange& range) { for_each_byte(range, [&](size_t i) { ++listed[i]; }); });
