@@ -1,5 +1,7 @@
 #include "athanor/kernels/cpu/attention.h"
 
+#include <hwy/targets.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -148,6 +150,13 @@ AttentionJob make_job(const AttentionShape& shape, const AttentionOptions& optio
   return job;
 }
 
+// Highway chooses on the first call through its table, and until then each tile would ask the processor
+// again.
+void choose_target() {
+  hwy::ChosenTarget& chosen = hwy::GetChosenTarget();
+  if (!chosen.IsInitialized()) chosen.Update(hwy::SupportedTargets());
+}
+
 bool takes_dot(AttentionArithmetic wanted, std::initializer_list<DType> dtypes) {
   for (const DType dtype : dtypes) {
     if (dtype != DType::bf16) return false;
@@ -189,6 +198,7 @@ void attention_forward(const AttentionForward& call, ThreadTeam& team, std::byte
   job.out = call.out;
   job.logsumexp = call.logsumexp;
   const bool dot = takes_dot(call.options.arithmetic, {call.q.dtype, call.k.dtype, call.v.dtype});
+  choose_target();
   const AttentionTile tile = dot ? bf16_forward_tile() : simd_forward_tile();
   team.parallel_for(layout.grid.tiles, [&](int64_t index, int thread) { tile(job, index, thread); });
 }
@@ -213,6 +223,7 @@ void attention_backward(const AttentionBackward& call, ThreadTeam& team, std::by
   job.logsumexp_read = call.logsumexp;
   const bool dot =
       takes_dot(call.options.arithmetic, {call.q.dtype, call.k.dtype, call.v.dtype, call.dout.dtype});
+  choose_target();
   const AttentionTile tile = dot ? bf16_backward_tile() : simd_backward_tile();
   team.parallel_for(layout.grid.tiles, [&](int64_t index, int thread) { tile(job, index, thread); });
   if (layout.grid.chunks == 1) return;

@@ -103,7 +103,8 @@ struct TileContext {
     const int64_t lanes = index * attention_block;
     const int64_t token = sample * job->shape.query_length + panel.first;
     const AttentionTokens& tokens = job->query_tokens;
-    const int64_t window = job->options.window;
+    // No two positions are further apart than 2^32.
+    const int64_t window = HWY_MIN(job->options.window, int64_t{1} << 33);
     for (int64_t i = 0; i < panel.groups * attention_group; ++i) {
       const int64_t from = token + HWY_MIN(i, panel.count - 1);  // unused lanes repeat the last query
       const int64_t lower = int64_t{tokens.positions[from]} - window + 1;

@@ -292,7 +292,8 @@ TEST(Attention, GroupedQueries) {
 }
 
 TEST(Attention, Windows) {
-  for (const int64_t window : {1, 5, 64, 100, 1000}) {
+  for (const int64_t window :
+       {int64_t{1}, int64_t{5}, int64_t{64}, int64_t{100}, std::numeric_limits<int64_t>::max()}) {
     check_types({.queries = 199, .keys = 199, .size = 16, .window = window});
   }
 }
@@ -373,6 +374,30 @@ TEST(Attention, QueriesWithoutKeysGiveZeros) {
                                });
     }
   }
+}
+
+// One query, keys with scores 0 and -x, values 0 and 1: out is e^-x / (1 + e^-x), to a few units in the last
+// place; and 0 where e^-x would be subnormal.
+TEST(Attention, ExponentialsAreAccurate) {
+  constexpr int64_t count = 2000;
+  Problem problem({.batch = count, .queries = 1, .keys = 2, .size = 1});
+  problem.scale = 1;
+  for (int64_t b = 0; b < count; ++b) {
+    problem.q.set(b, 0, 1);
+    problem.k.set(2 * b, 0, 0);
+    problem.k.set(2 * b + 1, 0, -0.0456 * static_cast<double>(b));
+    problem.v.set(2 * b, 0, 0);
+    problem.v.set(2 * b + 1, 0, 1);
+    problem.query_positions[static_cast<size_t>(b)] = 1;
+  }
+  testing::on_every_target([&](ThreadTeam& team) { return problem.run(team); },
+                           [&](const std::vector<Tensor>& outputs) {
+                             for (int64_t b = 0; b < count; ++b) {
+                               const double weight = std::exp(problem.k.get(2 * b + 1, 0));
+                               const double expected = weight < std::exp(-87.3) ? 0 : weight / (1 + weight);
+                               ASSERT_NEAR(outputs[0].get(b, 0), expected, 3.5 * 0x1p-24 * 2 * expected) << b;
+                             }
+                           });
 }
 
 // Scores far apart and large: the running maximum must carry the sums over blocks.
