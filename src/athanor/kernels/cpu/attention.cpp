@@ -1,7 +1,5 @@
 #include "athanor/kernels/cpu/attention.h"
 
-#include <hwy/targets.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,6 +7,11 @@
 #include "athanor/base/error.h"
 #include "athanor/kernels/cpu/attention_plan.h"
 #include "athanor/kernels/cpu/attention_simd.h"
+
+// clang-format off: the first decides what the second declares.
+#include "athanor/kernels/cpu/highway_targets.h"
+#include <hwy/targets.h>
+// clang-format on
 
 namespace athanor::cpu {
 namespace {
