@@ -32,7 +32,7 @@ struct Tensor {
         rows(row_count),
         features(feature_count),
         stride(feature_count + padding),
-        bytes(static_cast<size_t>(rows * stride) * size_of(dtype), std::byte{0x5a}) {}
+        bytes(std::max<size_t>(1, static_cast<size_t>(rows * stride) * size_of(dtype)), std::byte{0x5a}) {}
 
   Rows view() { return {bytes.data(), dtype, stride}; }
   ConstRows view() const { return {bytes.data(), dtype, stride}; }
