@@ -175,8 +175,8 @@ TEST(ReferenceOptimizer, ClipTakesTheNormWithoutLossScale) {
   EXPECT_EQ(clip({}, 10, 1, 1).outputs[0].get(0), 0);
 }
 
-// P08 in the traps of distributed training: no valid token in the whole step.
-TEST(ReferenceOptimizer, SkipsStepsWithoutTokensOrWithBadNorms) {
+// No valid token in the whole step.
+TEST(ReferenceOptimizer, EmptyStep_P08_IsSkippedLikeBadNorms) {
   EXPECT_EQ(clip({0, 0}, 0, 1, 1).outputs[2].get(0), 1);
   for (const double bad : {infinity, std::numeric_limits<double>::quiet_NaN()}) {
     const Call call = clip({1, bad}, 10, 1, 1);
