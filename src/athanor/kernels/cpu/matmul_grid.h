@@ -22,7 +22,11 @@ struct EvenSplit {
     return part == parts ? size : ceil_divide(size, unit) * part / parts * unit;
   }
   int64_t end(int64_t part) const { return begin(part + 1); }
-  int64_t longest() const { return std::min(size, ceil_divide(ceil_divide(size, unit), parts) * unit); }
+  int64_t longest() const {
+    int64_t most = 0;
+    for (int64_t part = 0; part < parts; ++part) most = std::max(most, end(part) - begin(part));
+    return most;
+  }
 };
 
 // B is packed slab by slab: slabs of columns, and within each slabs of depth; the sums of an element grow
