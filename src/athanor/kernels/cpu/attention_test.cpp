@@ -511,42 +511,6 @@ TEST(Attention, SkipsInvisibleBlocks) {
   EXPECT_EQ(computed(c), 2 * 8);
 }
 
-TEST(AttentionBlocks, VisibilityFromRanges) {
-  const auto range = [](int32_t low, int32_t high, int32_t document = 0) {
-    return TokenRange{low, high, document, document};
-  };
-  EXPECT_EQ(visibility(range(0, 15), range(16, 31), 0), Visibility::none);
-  EXPECT_EQ(visibility(range(0, 16), range(16, 31), 0), Visibility::partial);
-  EXPECT_EQ(visibility(range(31, 40), range(16, 31), 0), Visibility::full);
-  EXPECT_EQ(visibility(range(30, 40), range(16, 31), 0), Visibility::partial);
-  EXPECT_EQ(visibility(range(31, 40), range(16, 31), 25), Visibility::full);
-  EXPECT_EQ(visibility(range(31, 40), range(16, 31), 24), Visibility::partial);
-  EXPECT_EQ(visibility(range(55, 60), range(16, 31), 24), Visibility::none);
-  EXPECT_EQ(visibility(range(54, 60), range(16, 31), 24), Visibility::partial);
-  EXPECT_EQ(visibility(range(31, 40, 1), range(16, 31, 0), 0), Visibility::none);
-  EXPECT_EQ(visibility({31, 40, 0, 1}, range(16, 31, 0), 0), Visibility::partial);
-  constexpr int32_t least = std::numeric_limits<int32_t>::min(), most = std::numeric_limits<int32_t>::max();
-  EXPECT_EQ(visibility(range(most, most), range(least, least), 5), Visibility::none);
-  EXPECT_EQ(visibility(range(least, most), range(least, most), 5), Visibility::partial);
-}
-
-TEST(AttentionBlocks, SegmentsOfADiagonalBlock) {
-  std::vector<int32_t> positions(64), documents(64, 0);
-  for (size_t i = 0; i < 64; ++i) positions[i] = static_cast<int32_t>(i);
-  TokenRange groups[4], block;
-  find_group_ranges(positions.data(), documents.data(), 64, groups);
-  find_block_ranges(groups, 4, &block);
-  const Segments segments = find_segments(block, groups, 4, block, groups, 64, 0);
-  ASSERT_EQ(segments.count, 4);
-  for (int64_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(segments.items[i].first_row, 16 * i);
-    EXPECT_EQ(segments.items[i].rows, 16);
-    EXPECT_EQ(segments.items[i].first_group, i);
-    EXPECT_EQ(segments.items[i].groups, 4 - i);
-    EXPECT_TRUE(segments.items[i].masked);
-  }
-}
-
 TEST(Attention, RefusesBadOptions) {
   ThreadTeam team(1);
   const auto refuses = [&](const std::function<void(Case&, Problem*)>& change) {
