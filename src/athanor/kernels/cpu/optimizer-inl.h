@@ -20,12 +20,11 @@ HWY_INLINE void publish(const BucketUpdate& update, int64_t first, int64_t count
   const float* weights = update.master + first;
   if (update.average != nullptr) {
     float* average = update.average + first;
-    const Float keep = splat(static_cast<float>(update.average_decay));
     const Float take = splat(static_cast<float>(1 - update.average_decay));
     for_vectors(count, [&](int64_t j, auto extent) HWY_ATTR {
-      const Float mixed =
-          hn::MulAdd(load(average + j, extent), keep, hn::Mul(load(weights + j, extent), take));
-      store(mixed, average + j, extent);
+      // Not average * decay + weight * (1 - decay): in fp32 these two factors do not add up to 1.
+      const Float before = load(average + j, extent);
+      store(hn::MulAdd(hn::Sub(load(weights + j, extent), before), take, before), average + j, extent);
     });
   }
   if (update.working.data != nullptr) {

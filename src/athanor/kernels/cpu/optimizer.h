@@ -22,7 +22,7 @@ struct BucketUpdate {
   const double* skip = nullptr;
   float* master = nullptr;
   Span working{};            // optional: the new weights as fp32, bf16 or fp16
-  float* average = nullptr;  // optional: average_decay * average + (1 - average_decay) * new weight
+  float* average = nullptr;  // optional: average += (1 - average_decay) (new weight - average)
   double average_decay = 0;
   double learning_rate = 0;
   double loss_scale = 1;  // the gradient arrives multiplied by it

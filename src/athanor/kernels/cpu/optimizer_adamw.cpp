@@ -16,7 +16,7 @@ void adamw_tile(const BucketUpdate& update, const AdamOptions& options, const Bu
                 const BucketTiles::Tile& tile, float* first_moment, float* second_moment) {
   const Adam adam(options, update.gradient_factor());
   const double rate = update.learning_rate * member.learning_rate_factor;
-  const Float kept = splat(static_cast<float>(1 - rate * member.weight_decay));
+  const Float decay = splat(static_cast<float>(rate * member.weight_decay));
   const Float step = splat(static_cast<float>(rate));
   for_chunks(tile.count, [&](int64_t i, int64_t n) HWY_ATTR {
     const int64_t first = tile.offset + i;
@@ -27,7 +27,8 @@ void adamw_tile(const BucketUpdate& update, const AdamOptions& options, const Bu
       const Float new_m = adam.first(load(m + j, extent), g), new_v = adam.second(load(v + j, extent), g);
       store(new_m, m + j, extent);
       store(new_v, v + j, extent);
-      const Float decayed = hn::Mul(load(weights + j, extent), kept);
+      const Float w = load(weights + j, extent);
+      const Float decayed = hn::NegMulAdd(w, decay, w);  // 1 - decay would lose digits of a small decay
       store(hn::NegMulAdd(adam.direction(new_m, new_v), step, decayed), weights + j, extent);
     });
     publish(update, first, n);
