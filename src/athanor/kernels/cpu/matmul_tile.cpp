@@ -323,15 +323,14 @@ void multiply_block_strips(const RowBlock& a, const ColumnBlock& b, int64_t rows
   const auto multiply = [&](auto layout) {
     multiply_block_as<layout()>(a, b, rows, columns, depth, sums, sums_stride, accumulate, next);
   };
-  using enum StripLayout;
   if (a.in_place && a.interleaved) {
-    multiply(std::integral_constant<StripLayout, interleaved_in_place>());
+    multiply(std::integral_constant<StripLayout, StripLayout::interleaved_in_place>());
   } else if (a.in_place) {
-    multiply(std::integral_constant<StripLayout, rows_in_place>());
+    multiply(std::integral_constant<StripLayout, StripLayout::rows_in_place>());
   } else if (a.interleaved) {
-    multiply(std::integral_constant<StripLayout, interleaved>());
+    multiply(std::integral_constant<StripLayout, StripLayout::interleaved>());
   } else {
-    multiply(std::integral_constant<StripLayout, rows>());
+    multiply(std::integral_constant<StripLayout, StripLayout::rows>());
   }
 }
 
