@@ -19,7 +19,8 @@ void run_execution(void* argument, ThreadTeam& team) {
   execution.kernel->run(execution.arguments, {&team, *execution.step});
 }
 
-std::vector<std::string> names_of(const Execution& execution, const std::vector<ValueId>& ids, int32_t layer) {
+std::vector<std::string> names_of(const Execution& execution, const std::vector<ValueId>& ids,
+                                  int32_t layer) {
   std::vector<std::string> names;
   for (const ValueId id : ids) {
     names.push_back(id == no_value ? "" : fill_layer(execution.graph->value(id).name, layer));
@@ -59,14 +60,17 @@ void Executor::load(std::shared_ptr<const ProgramSet> set) {
   }
 }
 
-int64_t Executor::arena_bytes() const { return set_->persistent_bytes + transient_bytes_; }
+int64_t Executor::arena_bytes() const {
+  return set_->persistent_bytes + transient_bytes_;
+}
 
 // Enqueues all executions; after(i) is called when execution i has been enqueued and ends the step if true.
 void Executor::issue(LoadedProgram& loaded, const std::function<bool(size_t)>& after) {
   ResolvedProgram& program = loaded.resolved;
   std::vector<Event> ended(program.program->calls.size());
   for (size_t c = 0; c < program.program->calls.size(); ++c) {
-    const auto begin = static_cast<size_t>(program.call_begin[c]), end = static_cast<size_t>(program.call_begin[c + 1]);
+    const auto begin = static_cast<size_t>(program.call_begin[c]),
+               end = static_cast<size_t>(program.call_begin[c + 1]);
     for (size_t i = begin; i < end; ++i) {
       Execution& execution = program.executions[i];
       Stream& stream = *streams_[static_cast<size_t>(execution.stream)];
@@ -101,14 +105,23 @@ void Executor::run_observed(size_t index, const StepInputs& inputs,
                             const std::function<bool(const Observation&)>& until) {
   LoadedProgram& program = *programs_.at(index);
   program.resolved.step = &inputs;
+  const Places places(*program.resolved.program, {persistent_.get(), transient_.get()});
   issue(program, [&](size_t i) {
     for (Stream* stream : streams_) stream->synchronize();
     const Execution& execution = program.resolved.executions[i];
     const int32_t layer = program.resolved.program->calls[static_cast<size_t>(execution.address.call)].layer;
     const auto input_names = names_of(execution, execution.operation->inputs, layer);
     const auto output_names = names_of(execution, execution.operation->outputs, layer);
-    const Observation observation{execution.address, execution.operation, execution.inputs, execution.outputs,
-                                  input_names, output_names};
+    const Call& call = program.resolved.program->calls[static_cast<size_t>(execution.address.call)];
+    const Observation observation{execution.address,
+                                  execution.operation,
+                                  execution.inputs,
+                                  execution.outputs,
+                                  input_names,
+                                  output_names,
+                                  [&](ValueId id, int32_t region) {
+                                    return places.view(call, id, region, execution.address.iteration);
+                                  }};
     if (observe) observe(observation);
     return until && until(observation);
   });

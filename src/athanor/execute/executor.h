@@ -21,8 +21,10 @@ namespace athanor {
 struct Observation {
   Address address;
   const Operation* operation = nullptr;
-  std::span<const TensorView> inputs, outputs;      // absent optional operands have null data
+  std::span<const TensorView> inputs, outputs;             // absent optional operands have null data
   std::span<const std::string> input_names, output_names;  // logical, "{layer}" filled in
+  // Any value of the call's template, as one of an operation in `region` (-1: outside of loops).
+  std::function<TensorView(ValueId, int32_t region)> view_of;
 };
 
 class Executor {
@@ -37,13 +39,14 @@ class Executor {
   // programs of the set: a kernel that is missing is an error here, naming operation and type.
   void load(std::shared_ptr<const ProgramSet> set);
 
-  // Runs one step of program `index`. Returns when it has ended; rethrows the first error of a kernel. An error
-  // before the commit point (the clip operation) leaves weights and optimizer state as they were.
+  // Runs one step of program `index`. Returns when it has ended; rethrows the first error of a kernel. An
+  // error before the commit point (the clip operation) leaves weights and optimizer state as they were.
   void run(size_t index, const StepInputs& inputs);
 
   // As run, but waits after each operation and calls `observe`: for dumps and for finding a NaN. When `until`
   // returns true the step ends there, as if the commit point were never reached.
-  void run_observed(size_t index, const StepInputs& inputs, const std::function<void(const Observation&)>& observe,
+  void run_observed(size_t index, const StepInputs& inputs,
+                    const std::function<void(const Observation&)>& observe,
                     const std::function<bool(const Observation&)>& until = {});
 
   // Records of the last run() in issue order; valid until the next run.

@@ -17,11 +17,50 @@ std::string fill_layer(std::string text, int32_t layer) {
 
 namespace {
 
+// Values that are made inside a region, by its operations or as chunks of whole tensors, are chunk-shaped.
+bool is_chunk(const Template& block, ValueId id) {
+  const Value& value = block.graph.value(id);
+  if (value.shape.rank() < 2 || value.role == Role::parameter || value.role == Role::parameter_gradient)
+    return false;
+  for (const Operation& operation : block.graph.operations) {
+    if (operation.region < 0) continue;
+    if (operation.kind == OperationKind::collect) continue;
+    if (std::find(operation.outputs.begin(), operation.outputs.end(), id) != operation.outputs.end())
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::byte* Places::address(const Call& call, const Slot& slot, int64_t iteration) const {
+  const auto base = static_cast<size_t>(slot.base);
+  const Buffer& buffer = program_.buffers[static_cast<size_t>(call.buffers[base])];
+  std::byte* arena = is_persistent(buffer.buffer_class) ? arenas_.persistent : arenas_.transient;
+  return arena + buffer.offset + call.base_offsets[base] + slot.offset + iteration * slot.chunk_bytes;
+}
+
+TensorView Places::view(const Call& call, ValueId id, int32_t region, int64_t iteration) const {
+  if (id == no_value) return {};
+  const Template& block = program_.templates[static_cast<size_t>(call.template_id)];
+  const Value& value = block.graph.value(id);
+  const Slot& slot = block.slots[static_cast<size_t>(id)];
+  if (slot.base < 0) return {};
+  TensorView result{address(call, slot, iteration), value.dtype, value.shape, slot.token_stride};
+  if (region >= 0 && is_chunk(block, id)) {  // the last chunk may be short
+    const Region& loop = block.graph.regions[static_cast<size_t>(region)];
+    result.shape.set(1, std::min(loop.chunk_rows, loop.rows - iteration * loop.chunk_rows));
+  }
+  return result;
+}
+
+namespace {
+
 class Resolver {
  public:
   Resolver(const StepProgram& program, const KernelTable& kernels, const Arenas& arenas, int threads,
            ResolvedProgram& result)
-      : program_(program), kernels_(kernels), arenas_(arenas), threads_(threads), result_(result) {}
+      : program_(program), kernels_(kernels), places_(program, arenas), threads_(threads), result_(result) {}
 
   void run() {
     result_.program = &program_;
@@ -59,39 +98,8 @@ class Resolver {
     }
   }
 
-  std::byte* address(const Call& call, const Slot& slot, int64_t iteration) const {
-    const auto base = static_cast<size_t>(slot.base);
-    const Buffer& buffer = program_.buffers[static_cast<size_t>(call.buffers[base])];
-    std::byte* arena = is_persistent(buffer.buffer_class) ? arenas_.persistent : arenas_.transient;
-    return arena + buffer.offset + call.base_offsets[base] + slot.offset + iteration * slot.chunk_bytes;
-  }
-
-  TensorView view(const Call& call, const Template& block, ValueId id, int32_t region, int64_t iteration) const {
-    if (id == no_value) return {};
-    const Value& value = block.graph.value(id);
-    const Slot& slot = block.slots[static_cast<size_t>(id)];
-    ATHANOR_ASSERT(slot.base >= 0, "{} of {} has no place", value.name, block.name);
-    TensorView result{address(call, slot, iteration), value.dtype, value.shape, slot.token_stride};
-    if (region >= 0 && is_chunk(block, id)) {  // the last chunk may be short
-      const Region& loop = block.graph.regions[static_cast<size_t>(region)];
-      result.shape.set(1, std::min(loop.chunk_rows, loop.rows - iteration * loop.chunk_rows));
-    }
-    return result;
-  }
-
-  // Values that are made inside a region, by its operations or as chunks of whole tensors, are chunk-shaped.
-  bool is_chunk(const Template& block, ValueId id) const {
-    const Value& value = block.graph.value(id);
-    if (value.shape.rank() < 2 || value.role == Role::parameter || value.role == Role::parameter_gradient) return false;
-    for (const Operation& operation : block.graph.operations) {
-      if (operation.region < 0) continue;
-      if (operation.kind == OperationKind::collect) continue;
-      if (std::find(operation.outputs.begin(), operation.outputs.end(), id) != operation.outputs.end()) return true;
-    }
-    return false;
-  }
-
-  void resolve_one(int32_t call_index, const Template& block, const Instruction& instruction, int64_t iteration) {
+  void resolve_one(int32_t call_index, const Template& block, const Instruction& instruction,
+                   int64_t iteration) {
     const Call& call = program_.calls[static_cast<size_t>(call_index)];
     const Operation& operation = block.graph.operations[static_cast<size_t>(instruction.operation)];
     Execution& execution = result_.executions.emplace_back();
@@ -101,7 +109,9 @@ class Resolver {
     execution.graph = &block.graph;
     execution.step = &result_.step;
     const auto add = [&](ValueId id, std::vector<TensorView>& views, std::vector<OperandType>& types) {
-      views.push_back(view(call, block, id, operation.region, iteration));
+      views.push_back(places_.view(call, id, operation.region, iteration));
+      ATHANOR_ASSERT(id == no_value || views.back().present(), "{} of {} has no place",
+                     block.graph.value(id).name, block.name);
       types.push_back({views.back().dtype, views.back().shape, views.back().present()});
     };
     for (const ValueId id : operation.inputs) add(id, execution.inputs, execution.input_types);
@@ -109,8 +119,8 @@ class Resolver {
     const DType key = key_dtype(execution.input_types, execution.output_types);
     execution.kernel = kernels_.find(operation.kind, key);
     if (execution.kernel == nullptr) {
-      throw_user_error(fmt::format("this device has no kernel for {} in {} (needed by {})", name_of(operation.kind),
-                                   name_of(key), block.name),
+      throw_user_error(fmt::format("this device has no kernel for {} in {} (needed by {})",
+                                   name_of(operation.kind), name_of(key), block.name),
                        "choose another precision or device");
     }
     KernelArguments& arguments = execution.arguments;
@@ -127,7 +137,8 @@ class Resolver {
       arguments.table = &block.graph.tables[static_cast<size_t>(operation.attributes.table)];
     }
     if (instruction.workspace_bytes > 0) {
-      arguments.workspace = {address(call, instruction.workspace, 0), static_cast<size_t>(instruction.workspace_bytes)};
+      arguments.workspace = {places_.address(call, instruction.workspace, 0),
+                             static_cast<size_t>(instruction.workspace_bytes)};
     }
     if (execution.kernel->prepare != nullptr) {
       execution.prepared = execution.kernel->prepare(arguments, threads_);
@@ -137,7 +148,7 @@ class Resolver {
 
   const StepProgram& program_;
   const KernelTable& kernels_;
-  const Arenas& arenas_;
+  const Places places_;
   int threads_;
   ResolvedProgram& result_;
 };

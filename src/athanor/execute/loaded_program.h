@@ -33,12 +33,26 @@ struct Arenas {
   std::byte* transient = nullptr;
 };
 
+// Where the values of a program are in its arenas.
+class Places {
+ public:
+  Places(const StepProgram& program, const Arenas& arenas) : program_(program), arenas_(arenas) {}
+  std::byte* address(const Call& call, const Slot& slot, int64_t iteration) const;
+  // A value of the call's template, in an iteration of a region or (region -1) as a whole. Absent when it
+  // needs no storage.
+  TensorView view(const Call& call, ValueId id, int32_t region, int64_t iteration) const;
+
+ private:
+  const StepProgram& program_;
+  Arenas arenas_;
+};
+
 // Thread safety: one thread; executions run on streams while it stays unchanged.
 struct ResolvedProgram {
   const StepProgram* program = nullptr;
-  std::deque<Execution> executions;    // in issue order; addresses are stable
-  std::vector<int64_t> call_begin;     // by call: its first execution; one more at the end
-  std::vector<bool> call_is_awaited;   // by call: another stream waits for it
+  std::deque<Execution> executions;   // in issue order; addresses are stable
+  std::vector<int64_t> call_begin;    // by call: its first execution; one more at the end
+  std::vector<bool> call_is_awaited;  // by call: another stream waits for it
   const StepInputs* step = nullptr;
 };
 

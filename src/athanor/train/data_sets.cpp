@@ -10,15 +10,18 @@ namespace athanor {
 
 namespace {
 
-Sampler make_sampler(const TokenSource& tokens, TokenRange range, const RunOptions& options, const std::string& name,
-                     bool shuffle) {
+Sampler make_sampler(const TokenSource& tokens, TokenRange range, const RunOptions& options,
+                     const std::string& name, bool shuffle) {
   if (tokens.vocabulary_size() > options.model.vocabulary) {
     throw_user_error(fmt::format("the data set {} has ids up to {} and the model a vocabulary of {}", name,
                                  tokens.vocabulary_size() - 1, options.model.vocabulary),
                      fmt::format("set model.vocabulary to {} or more", tokens.vocabulary_size()));
   }
-  return {range, {.sequence_length = options.data.sequence_length, .shuffle = shuffle, .seed = options.seed,
-                  .name = name}};
+  return {range,
+          {.sequence_length = options.data.sequence_length,
+           .shuffle = shuffle,
+           .seed = options.seed,
+           .name = name}};
 }
 
 }  // namespace
@@ -31,7 +34,8 @@ std::shared_ptr<const TokenSource> open_tokens(FileEnvironment& files, const std
 
 DataSets open_data_sets(FileEnvironment& files, const RunOptions& options, int64_t total_samples) {
   if (options.data.train.empty()) {
-    throw_user_error("data.train is not set", "name a text file (.txt) or a token file: --set data.train=FILE");
+    throw_user_error("data.train is not set",
+                     "name a text file (.txt) or a token file: --set data.train=FILE");
   }
   DataSets sets;
   const BatchOptions batch{options.data.reset_positions, options.data.mask_documents};
@@ -44,12 +48,13 @@ DataSets open_data_sets(FileEnvironment& files, const RunOptions& options, int64
   // A limit between two whole numbers.
   const double epochs = static_cast<double>(total_samples) / static_cast<double>(plan.samples_per_epoch);
   if (options.data.max_epochs > 0 && epochs > options.data.max_epochs) {
-    throw_user_error(fmt::format("the run needs {:.2f} epochs of its data, but at most {} are allowed: {}", epochs,
-                                 options.data.max_epochs, describe(plan)),
+    throw_user_error(fmt::format("the run needs {:.2f} epochs of its data, but at most {} are allowed: {}",
+                                 epochs, options.data.max_epochs, describe(plan)),
                      "train on fewer samples, give more text, or raise data.max_epochs");
   }
   sets.report.push_back("train: " + describe(plan));
-  const auto add_validation = [&](const std::string& name, std::shared_ptr<const TokenSource> source, TokenRange range) {
+  const auto add_validation = [&](const std::string& name, std::shared_ptr<const TokenSource> source,
+                                  TokenRange range) {
     for (const ValidationSet& other : sets.validation) {
       if (other.name != name) continue;
       throw_user_error(fmt::format("two validation sets have the name {}", name),

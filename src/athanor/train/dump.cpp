@@ -7,6 +7,7 @@
 #include "athanor/base/error.h"
 #include "athanor/checkpoint/safetensors.h"
 #include "athanor/execute/loaded_program.h"
+#include "athanor/train/tensor_parts.h"
 
 namespace athanor {
 
@@ -17,12 +18,22 @@ const StepProgram& training_program(const ProgramSet& set) {
     if (program.kind == ProgramKind::train) return program;
   }
   ATHANOR_ASSERT(false, "no training program");
-  return set.programs.front();
 }
 
-// "x.chunk" is a part of "x" as far as its name goes.
+// A tensor "x.chunk" is a part of "x" as far as its name goes.
 bool is_named(const std::string& tensor, const std::string& wanted) {
   return tensor == wanted || tensor == wanted + ".chunk";
+}
+
+bool names_layer(const std::string& name, int32_t layer) {
+  return (name + ".").find(fmt::format(".{}.", layer)) != std::string::npos;
+}
+
+TensorView part_of(const TensorView& whole, const TensorPart& part) {
+  TensorView view{whole.data + static_cast<size_t>(part.first) * size_of(whole.dtype), whole.dtype,
+                  part.shape, 0};
+  if (view.shape.rank() >= 2) view.token_stride = view.shape.elements_per_token();
+  return view;
 }
 
 }  // namespace
@@ -31,8 +42,13 @@ void validate_dump_names(const ProgramSet& set, const std::vector<std::string>& 
   std::set<std::string> known;
   const StepProgram& program = training_program(set);
   for (const Call& call : program.calls) {
-    for (const Value& value : program.templates[static_cast<size_t>(call.template_id)].graph.values) {
-      known.insert(fill_layer(value.name, call.layer));
+    const Template& block = program.templates[static_cast<size_t>(call.template_id)];
+    for (size_t id = 0; id < block.graph.values.size(); ++id) {
+      if (block.slots[id].base < 0) continue;
+      known.insert(fill_layer(block.graph.values[id].name, call.layer));
+      for (const TensorPart& part : parts_of(block.graph, block.graph.values[id])) {
+        known.insert(fill_layer(part.name, call.layer));
+      }
     }
   }
   for (const std::string& name : names) {
@@ -44,26 +60,48 @@ void validate_dump_names(const ProgramSet& set, const std::vector<std::string>& 
 
 void TensorDump::observe(const StepProgram& program, const Observation& seen) {
   const Call& call = program.calls[static_cast<size_t>(seen.address.call)];
-  std::string suffix;
-  if (call.micro_batch >= 0) suffix += fmt::format(".micro_batch.{}", call.micro_batch);
-  const auto look = [&](std::span<const TensorView> views, std::span<const std::string> tensor_names) {
-    for (size_t i = 0; i < views.size(); ++i) {
-      for (const std::string& wanted : names_) {
-        if (!views[i].present() || !is_named(tensor_names[i], wanted)) continue;
-        std::string where = suffix;
-        const bool names_layer = wanted.find(fmt::format(".{}.", call.layer)) != std::string::npos;
-        if (call.layer >= 0 && !names_layer) where += fmt::format(".layer.{}", call.layer);
-        if (seen.operation->region >= 0) where += fmt::format(".chunk.{}", seen.address.iteration);
-        take(wanted, views[i], where);
-      }
-    }
+  const Template& block = program.templates[static_cast<size_t>(call.template_id)];
+  const std::vector<Operation>& operations = block.graph.operations;
+  const auto look_at = [&](const std::vector<ValueId>& ids, int32_t region) {
+    for (const ValueId id : ids) look(block, call, id, region, seen);
   };
-  look(seen.inputs, seen.input_names);
-  look(seen.outputs, seen.output_names);
+  const auto at = static_cast<size_t>(seen.address.operation);
+  // Views have no instruction of their own: each is complete when the operation before it has run.
+  const bool first = std::all_of(operations.begin(), operations.begin() + seen.address.operation,
+                                 [](const Operation& operation) { return row_of(operation.kind).is_view; });
+  for (size_t i = 0; first && i < at; ++i) look_at(operations[i].outputs, operations[i].region);
+  look_at(operations[at].inputs, operations[at].region);
+  look_at(operations[at].outputs, operations[at].region);
+  for (size_t i = at + 1; i < operations.size() && row_of(operations[i].kind).is_view; ++i) {
+    look_at(operations[i].outputs, operations[i].region);
+  }
 }
 
-void TensorDump::take(const std::string& name, const TensorView& view, const std::string& suffix) {
-  Taken taken{name + suffix, view.dtype, {}, {}};
+void TensorDump::look(const Template& block, const Call& call, ValueId id, int32_t region,
+                      const Observation& seen) {
+  if (id == no_value) return;
+  const Value& value = block.graph.value(id);
+  const std::string whole = fill_layer(value.name, call.layer);
+  const std::vector<TensorPart> parts = parts_of(block.graph, value);
+  const auto consider = [&](const std::string& name, const TensorPart* part) {
+    for (const std::string& wanted : names_) {
+      if (!is_named(name, wanted)) continue;
+      const TensorView view = seen.view_of(id, region);
+      if (!view.present()) continue;
+      std::string key = wanted;
+      if (call.micro_batch >= 0) key += fmt::format(".micro_batch.{}", call.micro_batch);
+      if (call.layer >= 0 && !names_layer(wanted, call.layer)) key += fmt::format(".layer.{}", call.layer);
+      if (name != wanted) key += fmt::format(".chunk.{}", seen.address.iteration);
+      take(key, part == nullptr ? view : part_of(view, *part));
+    }
+  };
+  consider(whole, nullptr);
+  if (parts.size() == 1) return;
+  for (const TensorPart& part : parts) consider(fill_layer(part.name, call.layer), &part);
+}
+
+void TensorDump::take(const std::string& name, const TensorView& view) {
+  Taken taken{name, view.dtype, {}, {}};
   for (int dim = 0; dim < view.shape.rank(); ++dim) taken.shape.push_back(view.shape[dim]);
   const size_t element = size_of(view.dtype);
   taken.bytes.resize(static_cast<size_t>(view.shape.elements()) * element);
@@ -76,9 +114,10 @@ void TensorDump::take(const std::string& name, const TensorView& view, const std
                   view.data + token * view.token_stride * static_cast<int64_t>(element), width);
     }
   }
-  const auto same = std::find_if(taken_.begin(), taken_.end(), [&](const Taken& other) { return other.name == taken.name; });
+  const auto same = std::find_if(taken_.begin(), taken_.end(),
+                                 [&](const Taken& other) { return other.name == taken.name; });
   if (same != taken_.end()) {
-    *same = std::move(taken);  // the last one: a gradient that was added to
+    *same = std::move(taken);
   } else {
     taken_.push_back(std::move(taken));
   }

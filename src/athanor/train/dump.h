@@ -19,9 +19,10 @@ class TensorDump {
  public:
   explicit TensorDump(std::vector<std::string> names) : names_(std::move(names)) {}
 
-  // Takes compact copies of the wanted tensors among the outputs of an operation (and of those inputs, such as
-  // weights, that no operation writes). The key is the logical name, with ".micro_batch.M" and, where the name
-  // itself has no layer, ".layer.L" and, in a loop, ".chunk.I" behind it.
+  // Takes compact copies of the wanted tensors after an operation has run: those it read and wrote, views of
+  // them, and parameters that are part of a merged tensor. The key is the logical name, with ".micro_batch.M"
+  // and, where the name itself has no layer, ".layer.L" and, for a part of a loop, ".chunk.I" behind it. Of a
+  // tensor that is written several times, such as a gradient that is added to, the last state stays.
   void observe(const StepProgram& program, const Observation& observation);
   // Writes what was taken; returns the number of tensors.
   int64_t write(FileEnvironment& files, const std::string& path) const;
@@ -33,7 +34,8 @@ class TensorDump {
     std::vector<int64_t> shape;
     std::vector<std::byte> bytes;
   };
-  void take(const std::string& name, const TensorView& view, const std::string& suffix);
+  void look(const Template& block, const Call& call, ValueId id, int32_t region, const Observation& seen);
+  void take(const std::string& name, const TensorView& view);
 
   std::vector<std::string> names_;
   std::vector<Taken> taken_;

@@ -9,8 +9,10 @@
 #include "athanor/base/error.h"
 #include "athanor/base/philox.h"
 #include "athanor/device/cpu_device.h"
+#include "athanor/execute/loaded_program.h"
 #include "athanor/machine/host.h"
 #include "athanor/model/model.h"
+#include "athanor/train/tensor_parts.h"
 
 namespace athanor {
 
@@ -235,7 +237,10 @@ std::optional<NonFinite> Engine::locate_non_finite(std::span<const Batch> micro_
   std::optional<NonFinite> found;
   executor_->run_observed(index, inputs, {}, [&](const Observation& seen) {
     if (seen.operation->kind == OperationKind::clip) return true;  // the commit point: what follows would write
-    const auto look = [&](std::span<const TensorView> views, std::span<const std::string> names) {
+    const StepProgram& program = set_->programs[index];
+    const Call& call = program.calls[static_cast<size_t>(seen.address.call)];
+    const Graph& graph = program.templates[static_cast<size_t>(call.template_id)].graph;
+    const auto look = [&](std::span<const TensorView> views, const std::vector<ValueId>& ids) {
       for (size_t i = 0; i < views.size() && !found; ++i) {
         const int64_t at = first_non_finite(views[i]);
         if (at < 0) continue;
@@ -243,13 +248,17 @@ std::optional<NonFinite> Engine::locate_non_finite(std::span<const Batch> micro_
         const int64_t element = views[i].shape.rank() >= 2 && !views[i].compact()
                                     ? at / width * views[i].token_stride + at % width
                                     : at;
-        found = NonFinite{names[i], std::string(name_of(seen.operation->kind)), describe(seen.operation->part),
-                          set_->programs[index].calls[static_cast<size_t>(seen.address.call)].micro_batch, at,
+        TensorPart holder;  // the one parameter, where several are merged
+        for (const TensorPart& part : parts_of(graph, graph.value(ids[i]))) {
+          if (part.first <= at) holder = part;
+        }
+        found = NonFinite{fill_layer(holder.name, call.layer), std::string(name_of(seen.operation->kind)),
+                          describe(seen.operation->part), call.micro_batch, at - holder.first,
                           load(views[i].data, views[i].dtype, element)};
       }
     };
-    look(seen.inputs, seen.input_names);  // a bad weight shows before what it spoils
-    if (seen.operation->kind != OperationKind::attention) look(seen.outputs, seen.output_names);
+    look(seen.inputs, seen.operation->inputs);  // a bad weight shows before what it spoils
+    if (seen.operation->kind != OperationKind::attention) look(seen.outputs, seen.operation->outputs);
     return found.has_value();
   });
   return found;

@@ -16,7 +16,8 @@ int32_t draw_token(const std::vector<double>& logits, const GenerateOptions& opt
     const double x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;
   };
-  size_t candidates = options.top_k > 0 ? std::min(order.size(), static_cast<size_t>(options.top_k)) : order.size();
+  size_t candidates =
+      options.top_k > 0 ? std::min(order.size(), static_cast<size_t>(options.top_k)) : order.size();
   if (options.temperature <= 0) candidates = 1;
   std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(candidates), order.end(), likelier);
   if (candidates == 1) return order.front();

@@ -19,9 +19,9 @@ struct GenerateOptions {
   uint64_t seed = 0;
 };
 
-// Continues `prompt` (at least one id) and hands each token to `emit`; `emit` returns false to stop. Ids above
-// `vocabulary` are never drawn. The model sees at most its sequence length of the latest tokens. Needs an engine
-// with a predict program.
+// Continues `prompt` (at least one id) and hands each token to `emit`; `emit` returns false to stop. Ids
+// above `vocabulary` are never drawn. The model sees at most its sequence length of the latest tokens. Needs
+// an engine with a predict program.
 void generate(Engine& engine, std::vector<int32_t> prompt, int64_t vocabulary, const GenerateOptions& options,
               const std::function<bool(int32_t)>& emit);
 

@@ -10,8 +10,8 @@ namespace athanor {
 
 namespace {
 
-// Signal handlers can reach nothing but objects of static storage; they are reset by each Interrupts. A signal
-// may arrive on any thread.
+// Signal handlers can reach nothing but objects of static storage; they are reset by each Interrupts. A
+// signal may arrive on any thread.
 std::atomic<int> stop_signal{0};
 std::atomic<bool> save_requested{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
@@ -53,15 +53,21 @@ Interrupts::~Interrupts() {
 
 std::string Interrupts::stop_reason() const {
   switch (stop_signal) {
-    case SIGINT: return "interrupted";
-    case SIGTERM: return "terminated";
-    case SIGHUP: return "the terminal was closed";
-    default: break;
+    case SIGINT:
+      return "interrupted";
+    case SIGTERM:
+      return "terminated";
+    case SIGHUP:
+      return "the terminal was closed";
+    default:
+      break;
   }
   if (deadline_ns_ > 0 && monotonic_ns() >= deadline_ns_) return "wall-time limit reached";
   return {};
 }
 
-bool Interrupts::take_save_request() const { return save_requested.exchange(false); }
+bool Interrupts::take_save_request() const {
+  return save_requested.exchange(false);
+}
 
 }  // namespace athanor

@@ -2,8 +2,8 @@
 //
 // SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) ask for a save and a clean end, SIGUSR1
 // for a save. A second SIGINT ends at once. SIGPIPE is ignored: a run outlives the reader of its output.
-// Thread safety: signal handlers are process-wide; one Interrupts exists at a time. The functions may be called
-// from any thread.
+// Thread safety: signal handlers are process-wide; one Interrupts exists at a time. The functions may be
+// called from any thread.
 #pragma once
 
 #include <cstdint>

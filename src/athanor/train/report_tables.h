@@ -10,7 +10,8 @@
 
 namespace athanor {
 
-// One line per kind of parameter (layers folded into "block.*"): shape, role, weight decay, rate factor, count.
+// One line per kind of parameter (layers folded into "block.*"): shape, role, weight decay, rate factor,
+// count.
 std::string parameter_table(const ProgramSet& set, const ModelConfig& config);
 
 // Peak bytes by class of the largest program, and their sum.

@@ -17,12 +17,14 @@ RunProgress parse_run_progress(const std::string& text) {
   RunProgress progress;
   std::istringstream stream(text);
   std::string word;
-  stream >> word >> progress.step >> word >> progress.optimizer_step >> word >> progress.consumed_samples >> word >>
-      progress.consumed_tokens;
+  stream >> word >> progress.step >> word >> progress.optimizer_step >> word >> progress.consumed_samples >>
+      word >> progress.consumed_tokens;
   const bool possible = progress.optimizer_step >= 0 && progress.step >= progress.optimizer_step &&
-                        progress.consumed_samples >= 0 && progress.consumed_tokens >= progress.consumed_samples;
+                        progress.consumed_samples >= 0 &&
+                        progress.consumed_tokens >= progress.consumed_samples;
   if (!stream || to_text(progress) != text || !possible) {
-    throw_user_error("the checkpoint's progress record cannot be read", "it was written by another version or damaged");
+    throw_user_error("the checkpoint's progress record cannot be read",
+                     "it was written by another version or damaged");
   }
   return progress;
 }
@@ -38,7 +40,8 @@ std::vector<int64_t> sizes(const Shape& shape) {
 const std::string& entry(const Checkpoint& checkpoint, const char* name) {
   const auto found = checkpoint.state().find(name);
   if (found == checkpoint.state().end()) {
-    throw_user_error(fmt::format("'{}' holds no {}", checkpoint.path(), name), "it is no checkpoint of a training run");
+    throw_user_error(fmt::format("'{}' holds no {}", checkpoint.path(), name),
+                     "it is no checkpoint of a training run");
   }
   return found->second;
 }
@@ -54,8 +57,9 @@ std::string non_finite_state(Engine& engine) {
       const auto* end = values + tensor.shape.elements();
       return std::find_if(values, end, [](auto value) { return !std::isfinite(value); }) - values;
     };
-    const int64_t at = tensor.dtype == DType::fp64 ? search(reinterpret_cast<const double*>(tensor.bytes.data()))
-                                                   : search(reinterpret_cast<const float*>(tensor.bytes.data()));
+    const int64_t at = tensor.dtype == DType::fp64
+                           ? search(reinterpret_cast<const double*>(tensor.bytes.data()))
+                           : search(reinterpret_cast<const float*>(tensor.bytes.data()));
     if (at < tensor.shape.elements()) return fmt::format("{} (element {})", tensor.name, at);
   }
   return {};
@@ -65,9 +69,10 @@ std::string non_finite_state(Engine& engine) {
 
 SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& run) {
   if (const std::string where = non_finite_state(engine); !where.empty()) {
-    throw Error(ErrorKind::stop_job,
-                fmt::format("step {}: the update gave a value that is not finite in {}", run.progress.step, where),
-                "this state was not saved; go on from an earlier checkpoint with a lower learning rate");
+    throw Error(
+        ErrorKind::stop_job,
+        fmt::format("step {}: the update gave a value that is not finite in {}", run.progress.step, where),
+        "this state was not saved; go on from an earlier checkpoint with a lower learning rate");
   }
   std::vector<TensorBytes> tensors;
   for (const NamedTensor& tensor : engine.state()) {
@@ -81,13 +86,16 @@ SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& ru
 }
 
 SavedRun read_run(const Checkpoint& checkpoint) {
-  SavedRun run{parse_run_progress(entry(checkpoint, "progress")), parse_data_position(entry(checkpoint, "position")),
-               entry(checkpoint, "configuration"), entry(checkpoint, "spikes")};
-  if (run.progress.step != checkpoint.step() || run.progress.consumed_samples != run.position.consumed_samples) {
-    throw_user_error(fmt::format("'{}' is of step {}, its progress of step {} after {} samples, its position after {}",
-                                 checkpoint.path(), checkpoint.step(), run.progress.step,
-                                 run.progress.consumed_samples, run.position.consumed_samples),
-                     "it was put together from two checkpoints; take another one");
+  SavedRun run{parse_run_progress(entry(checkpoint, "progress")),
+               parse_data_position(entry(checkpoint, "position")), entry(checkpoint, "configuration"),
+               entry(checkpoint, "spikes")};
+  if (run.progress.step != checkpoint.step() ||
+      run.progress.consumed_samples != run.position.consumed_samples) {
+    throw_user_error(
+        fmt::format("'{}' is of step {}, its progress of step {} after {} samples, its position after {}",
+                    checkpoint.path(), checkpoint.step(), run.progress.step, run.progress.consumed_samples,
+                    run.position.consumed_samples),
+        "it was put together from two checkpoints; take another one");
   }
   return run;
 }

@@ -29,8 +29,8 @@ struct SavedRun {
   std::string spikes;         // SpikeDetector::to_text
 };
 
-// Saves every tensor of the engine's state and the rest in one file; all values are those of the call. A state with
-// a value that is not finite is not saved: Error(stop_job) with its name.
+// Saves every tensor of the engine's state and the rest in one file; all values are those of the call. A
+// state with a value that is not finite is not saved: Error(stop_job) with its name.
 SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& run);
 
 // Loads the tensors (strictly: any difference of names, shapes, types is a user error that lists them, before

@@ -21,8 +21,10 @@ double rate_of(const ScheduleOptions& options, int64_t consumed, int64_t batch, 
   const double progress = std::clamp((static_cast<double>(consumed) - warmup) / span, 0.0, 1.0);
   const double range = options.rate - options.minimum_rate;
   switch (options.kind) {
-    case ScheduleKind::constant: return options.rate;
-    case ScheduleKind::linear: return options.minimum_rate + range * (1 - progress);
+    case ScheduleKind::constant:
+      return options.rate;
+    case ScheduleKind::linear:
+      return options.minimum_rate + range * (1 - progress);
     case ScheduleKind::cosine:
       return options.minimum_rate + range * 0.5 * (1 + std::cos(std::numbers::pi * progress));
     case ScheduleKind::warmup_stable_decay: {
@@ -58,7 +60,8 @@ int64_t stage_begin(const BatchSizeOptions& options, int64_t stages, int64_t sta
 }
 
 int64_t stage_batch(const BatchSizeOptions& options, int64_t micro_batch, int64_t stage) {
-  return std::min(full_batch(options, micro_batch), options.ramp_from + stage * ramp_step(options, micro_batch));
+  return std::min(full_batch(options, micro_batch),
+                  options.ramp_from + stage * ramp_step(options, micro_batch));
 }
 
 }  // namespace
@@ -83,8 +86,8 @@ int64_t batch_size(const BatchSizeOptions& options, int64_t micro_batch, int64_t
 void validate_batch(const BatchSizeOptions& options, int64_t micro_batch) {
   const auto demand_multiple = [&](const char* name, int64_t value) {
     if (value % micro_batch == 0) return;
-    throw_user_error(fmt::format("train.{} {} is not a multiple of train.micro_batch {} ({} x {} + {})", name, value,
-                                 micro_batch, value / micro_batch, micro_batch, value % micro_batch),
+    throw_user_error(fmt::format("train.{} {} is not a multiple of train.micro_batch {} ({} x {} + {})", name,
+                                 value, micro_batch, value / micro_batch, micro_batch, value % micro_batch),
                      fmt::format("{} or {} would do", std::max<int64_t>(1, value / micro_batch) * micro_batch,
                                  (value / micro_batch + 1) * micro_batch));
   };
@@ -114,7 +117,8 @@ int64_t samples_after(const BatchSizeOptions& options, int64_t micro_batch, int6
   const int64_t stages = ramp_stages(options, micro_batch);
   int64_t consumed = 0, left = steps;
   for (int64_t stage = 0; stage < stages && left > 0; ++stage) {
-    const int64_t end = stage_begin(options, stages, stage + 1), batch = stage_batch(options, micro_batch, stage);
+    const int64_t end = stage_begin(options, stages, stage + 1),
+                  batch = stage_batch(options, micro_batch, stage);
     if (consumed >= end) continue;
     const int64_t taken = std::min(left, (end - consumed + batch - 1) / batch);
     consumed += taken * batch;

@@ -1,4 +1,5 @@
-// Learning rate and batch size as pure functions of consumed samples: resuming anywhere gives the same values.
+// Learning rate and batch size as pure functions of consumed samples: resuming anywhere gives the same
+// values.
 //
 // Called by the training loop and by `athanor show`. Thread safety: pure functions.
 #pragma once
@@ -10,14 +11,15 @@
 
 namespace athanor {
 
-// The rate of the step of `batch` samples that starts after `consumed` of `total`. Never negative, never above the
-// peak (minimum_rate must not be above it).
-// Linear warm-up from rate x batch / warmup_samples upwards; cosine as in Loshchilov and Hutter 2017 without restarts;
-// warmup_stable_decay: constant, then linear over the last decay_samples (Hu et al. 2024).
+// The rate of the step of `batch` samples that starts after `consumed` of `total`. Never negative, never
+// above the peak (minimum_rate must not be above it). Linear warm-up from rate x batch / warmup_samples
+// upwards; cosine as in Loshchilov and Hutter 2017 without restarts; warmup_stable_decay: constant, then
+// linear over the last decay_samples (Hu et al. 2024).
 double learning_rate(const ScheduleOptions& options, int64_t consumed, int64_t batch, int64_t total);
 
-// Samples of the step that starts after `consumed` samples: a multiple of the micro-batch. With a ramp from f to b
-// in steps of s, the n = (b - f) / s parts of ramp_samples have the batches f, f + s, ...; after them it is b.
+// Samples of the step that starts after `consumed` samples: a multiple of the micro-batch. With a ramp from f
+// to b in steps of s, the n = (b - f) / s parts of ramp_samples have the batches f, f + s, ...; after them it
+// is b.
 int64_t batch_size(const BatchSizeOptions& options, int64_t micro_batch, int64_t consumed);
 
 // Refuses batch sizes that micro-batches do not divide, with the arithmetic.

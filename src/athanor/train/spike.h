@@ -22,8 +22,9 @@ class SpikeDetector {
   double loss_limit() const { return limit(losses_); }
   double norm_limit() const { return limit(norms_); }
 
-  // Takes in a step; says what is wrong with it, or nothing. A value beyond its limit stays out of the statistics,
-  // so that one spike does not hide the next. Under the policy `warn` they begin anew on another level.
+  // Takes in a step; says what is wrong with it, or nothing. A value beyond its limit stays out of the
+  // statistics, so that one spike does not hide the next. Under the policy `warn` they begin anew on another
+  // level.
   std::string judge(double loss, double norm);
   // Spikes since the last step that was none.
   int64_t in_a_row() const { return in_a_row_; }

@@ -100,7 +100,8 @@ class Run {
     }
     LatestCheckpoint latest = checkpoints_.find_latest();
     for (const RejectedCheckpoint& rejected : latest.rejected) {
-      context_.terminal.message(MessageKind::warning, fmt::format("passed over {}: {}", rejected.path, rejected.reason));
+      context_.terminal.message(MessageKind::warning,
+                                fmt::format("passed over {}: {}", rejected.path, rejected.reason));
     }
     for (const std::string& line : latest.notes) note(line);
     if (!latest.checkpoint) {
@@ -122,9 +123,10 @@ class Run {
 
   void open_sinks() {
     const std::string folder = options_.run_folder();
-    auto curve = std::make_unique<LossCurve>(context_.files, folder + "/" + loss_curve_file_name, options_.name, 20.0,
-                                             monotonic_clock());
-    if (progress_.step > 0) replay_json_lines(context_.files, folder, progress_.step, curve->history_reader());
+    auto curve = std::make_unique<LossCurve>(context_.files, folder + "/" + loss_curve_file_name,
+                                             options_.name, 20.0, monotonic_clock());
+    if (progress_.step > 0)
+      replay_json_lines(context_.files, folder, progress_.step, curve->history_reader());
     sinks_.add(std::make_unique<JsonLines>(context_.files, folder, progress_.step));
     sinks_.add(std::make_unique<TensorBoard>(context_.files, folder, progress_.step,
                                              [] { return seconds_of(wall_clock_ns()); }));
@@ -132,9 +134,10 @@ class Run {
   }
 
   TrainOutcome loop() {
-    Loader loader(data_.train, {options_.micro_batch, options_.data.prefetch},
-                  [this](int64_t consumed) { return batch_size(options_.batch, options_.micro_batch, consumed); },
-                  progress_.consumed_samples);
+    Loader loader(
+        data_.train, {options_.micro_batch, options_.data.prefetch},
+        [this](int64_t consumed) { return batch_size(options_.batch, options_.micro_batch, consumed); },
+        progress_.consumed_samples);
     TrainOutcome outcome;
     begun_ns_ = monotonic_ns();
     first_step_ = progress_.step;
@@ -154,14 +157,15 @@ class Run {
   }
 
   void one_step(const StepBatch& batch) {
-    const double rate = learning_rate(options_.schedule, progress_.consumed_samples, batch.samples, total_samples_);
+    const double rate =
+        learning_rate(options_.schedule, progress_.consumed_samples, batch.samples, total_samples_);
     SkipLimits limits;
     if (options_.spike.policy == SpikePolicy::skip) limits = {spikes_.loss_limit(), spikes_.norm_limit()};
     const bool dumps = !options_.dump.names.empty() && progress_.step + 1 == options_.dump.step;
     const int64_t begin = monotonic_ns();
     const StepResult result = dumps ? dump_step(batch, rate, limits)
-                                    : engine_.train_step(batch.micro_batches, progress_.step, progress_.optimizer_step,
-                                                         rate, limits);
+                                    : engine_.train_step(batch.micro_batches, progress_.step,
+                                                         progress_.optimizer_step, rate, limits);
     const double seconds = seconds_of(monotonic_ns() - begin);
     refuse_non_finite(batch, result, rate);
     const std::string spike = result.valid_tokens > 0 ? spikes_.judge(result.loss, result.gradient_norm) : "";
@@ -174,7 +178,8 @@ class Run {
       stop_for(spike, "raise spike.z_score or set spike.policy to warn or skip to go on");
     }
     if (spikes_.in_a_row() > SpikeDetector::most_in_a_row && options_.spike.policy == SpikePolicy::skip) {
-      stop_for(fmt::format("{}; so were the {} steps before, and all were skipped", spike, SpikeDetector::most_in_a_row),
+      stop_for(fmt::format("{}; so were the {} steps before, and all were skipped", spike,
+                           SpikeDetector::most_in_a_row),
                "this is no spike but another level: look at the data, or set spike.policy to warn to go on");
     }
   }
@@ -183,7 +188,8 @@ class Run {
     save();
     sinks_.finish();
     context_.terminal.finish();
-    throw Error(ErrorKind::stop_job, fmt::format("step {}: {}", progress_.step, reason), "the run was saved; " + hint);
+    throw Error(ErrorKind::stop_job, fmt::format("step {}: {}", progress_.step, reason),
+                "the run was saved; " + hint);
   }
 
   StepResult dump_step(const StepBatch& batch, double rate, const SkipLimits& limits) {
@@ -195,9 +201,9 @@ class Run {
         program = &candidate;
       }
     }
-    const StepResult result =
-        engine_.observed_step(batch.micro_batches, progress_.step, progress_.optimizer_step, rate,
-                              [&](const Observation& seen) { dump.observe(*program, seen); }, limits);
+    const StepResult result = engine_.observed_step(
+        batch.micro_batches, progress_.step, progress_.optimizer_step, rate,
+        [&](const Observation& seen) { dump.observe(*program, seen); }, limits);
     const std::string folder = options_.run_folder() + "/dump";
     context_.files.make_directories(folder);
     const std::string path = fmt::format("{}/step_{}.safetensors", folder, progress_.step + 1);
@@ -208,25 +214,30 @@ class Run {
 
   // The step was not committed, so it can be replayed as it was to find where the first bad value arose.
   void refuse_non_finite(const StepBatch& batch, const StepResult& result, double rate) {
-    if (result.valid_tokens == 0 || (std::isfinite(result.loss) && std::isfinite(result.gradient_norm))) return;
+    if (result.valid_tokens == 0 || (std::isfinite(result.loss) && std::isfinite(result.gradient_norm)))
+      return;
     const int64_t step = progress_.step + 1;
-    const auto found = engine_.locate_non_finite(batch.micro_batches, progress_.step, progress_.optimizer_step, rate);
+    const auto found =
+        engine_.locate_non_finite(batch.micro_batches, progress_.step, progress_.optimizer_step, rate);
     std::string where = "no single tensor holds it: a sum overflowed";
     if (found) {
-      where = fmt::format("the first tensor with it is {} ({} of {}, micro-batch {}, element {}: {})", found->tensor,
-                          found->part, found->operation, found->micro_batch, found->index, found->value);
+      where = fmt::format("the first tensor with it is {} ({} of {}, micro-batch {}, element {}: {})",
+                          found->tensor, found->part, found->operation, found->micro_batch, found->index,
+                          found->value);
     }
     sinks_.finish();
     context_.terminal.finish();
     throw Error(ErrorKind::stop_job,
                 fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step, result.loss,
                             result.gradient_norm, where),
-                saved_step_ > 0 ? fmt::format("nothing of this step was written; the last checkpoint is that of step {}",
-                                              saved_step_)
-                                : "nothing of this step was written; try a lower learning rate or a longer warm-up");
+                saved_step_ > 0
+                    ? fmt::format("nothing of this step was written; the last checkpoint is that of step {}",
+                                  saved_step_)
+                    : "nothing of this step was written; try a lower learning rate or a longer warm-up");
   }
 
-  void report(const StepResult& result, const StepBatch& batch, double rate, double seconds, const std::string& spike) {
+  void report(const StepResult& result, const StepBatch& batch, double rate, double seconds,
+              const std::string& spike) {
     StepReport report;
     report.step = progress_.step;
     report.consumed_samples = progress_.consumed_samples;
@@ -245,7 +256,8 @@ class Run {
     report.tokens_per_second = tokens / seconds;
     if (peak_.gflops > 0) {
       const double peak_flops = peak_.gflops * 1e9 * seconds;
-      report.mfu = tokens * literature_flops_per_token(options_.model, options_.data.sequence_length) / peak_flops;
+      report.mfu =
+          tokens * literature_flops_per_token(options_.model, options_.data.sequence_length) / peak_flops;
       report.mfu_computed_blocks = computed_flops(batch.micro_batches.size()) / peak_flops;
     }
     const double elapsed = seconds_of(monotonic_ns() - begun_ns_);
@@ -260,7 +272,8 @@ class Run {
     double& flops = computed_flops_[micro_batches];
     for (const StepProgram& program : engine_.programs().programs) {
       if (flops > 0) break;
-      if (program.kind == ProgramKind::train && program.micro_batches == static_cast<int32_t>(micro_batches)) {
+      if (program.kind == ProgramKind::train &&
+          program.micro_batches == static_cast<int32_t>(micro_batches)) {
         flops = cost_of(program).flops;
       }
     }
@@ -280,7 +293,8 @@ class Run {
         tokens += part.valid_tokens;
       }
       if (asked_to_end()) break;
-      ValidationReport report{.step = progress_.step, .set = set.name, .tokens = static_cast<int64_t>(tokens)};
+      ValidationReport report{
+          .step = progress_.step, .set = set.name, .tokens = static_cast<int64_t>(tokens)};
       if (tokens > 0) {
         report.loss = loss_sum / tokens;
         report.perplexity = std::exp(loss_sum / tokens);
@@ -288,6 +302,7 @@ class Run {
       sinks_.validation(report);
       context_.terminal.validation(report);
     }
+    if (asked_to_end()) note("the validation was given up, to end in time");
     if (averaged) engine_.swap_average();
   }
 
@@ -295,10 +310,9 @@ class Run {
 
   void save() {
     if (progress_.step == saved_step_) return;
-    const SaveReport saved =
-        save_run(checkpoints_, engine_,
-                 {progress_, position_in(*data_.train, progress_.consumed_samples), context_.configuration,
-                  spikes_.to_text()});
+    const SaveReport saved = save_run(checkpoints_, engine_,
+                                      {progress_, position_in(*data_.train, progress_.consumed_samples),
+                                       context_.configuration, spikes_.to_text()});
     saved_step_ = progress_.step;
     for (const std::string& line : saved.notes) note(line);
     note(fmt::format("saved {} ({})", saved.path, format_bytes(static_cast<double>(saved.bytes))));
@@ -310,12 +324,12 @@ class Run {
     sinks_.finish();
     context_.terminal.finish();
     if (!outcome.stop_reason.empty()) {
-      note(fmt::format("{} at step {} of {}; `--resume {}` goes on", outcome.stop_reason, progress_.step, options_.steps,
-                       options_.run_folder()));
+      note(fmt::format("{} at step {} of {}; `--resume {}` goes on", outcome.stop_reason, progress_.step,
+                       options_.steps, options_.run_folder()));
       return;
     }
-    context_.terminal.print(render_terminal_chart(curve_->chart(), {.width = 78, .height = 16,
-                                                                    .unicode = terminal_options_for(stdout).unicode}));
+    context_.terminal.print(render_terminal_chart(
+        curve_->chart(), {.width = 78, .height = 16, .unicode = terminal_options_for(stdout).unicode}));
     if (options_.sample.length > 0) write_sample();
   }
 
@@ -345,15 +359,16 @@ class Run {
   LossCurve* curve_ = nullptr;
   RunProgress progress_;
   MatrixPeak peak_;
-  const Interrupts* interrupts_ = nullptr;     // while the run is on
-  std::map<size_t, double> computed_flops_;    // of a step with so many micro-batches
+  const Interrupts* interrupts_ = nullptr;   // while the run is on
+  std::map<size_t, double> computed_flops_;  // of a step with so many micro-batches
   int64_t saved_step_ = -1, begun_ns_ = 0, first_step_ = 0;
 };
 
 }  // namespace
 
 TrainOutcome train(const RunOptions& options, const TrainContext& context) {
-  if (options.steps < 1) throw_user_error(fmt::format("train.steps is {}", options.steps), "it must be at least 1");
+  if (options.steps < 1)
+    throw_user_error(fmt::format("train.steps is {}", options.steps), "it must be at least 1");
   if (options.micro_batch < 1) {
     throw_user_error(fmt::format("train.micro_batch is {}", options.micro_batch), "it must be at least 1");
   }

@@ -30,10 +30,10 @@ struct TrainContext {
   std::optional<MatrixPeak> peak = {};  // of this machine, if known; otherwise it is measured
 };
 
-// Trains to the end, or until a signal or the wall-time limit stops it after a save. Errors: user errors before
-// the first step (options, data, memory, checkpoints); Error(stop_job) when loss or gradient are not finite,
-// naming the step and the first such tensor, and when loss spikes stop the run. A refused run leaves its folder as
-// it was.
+// Trains to the end, or until a signal or the wall-time limit stops it after a save. Errors: user errors
+// before the first step (options, data, memory, checkpoints); Error(stop_job) when loss or gradient are not
+// finite, naming the step and the first such tensor, and when loss spikes stop the run. A refused run leaves
+// its folder as it was.
 TrainOutcome train(const RunOptions& options, const TrainContext& context);
 
 }  // namespace athanor
