@@ -63,7 +63,8 @@ ValueId Builder::norm(const std::string& name, ValueId x, ValueId weight, ValueI
   if (centred) {
     const ValueId mean = make(name + ".mean", statistic, Role::statistic);
     const ValueId rstd = make(name + ".rstd", statistic, Role::statistic);
-    graph_.add_operation(OperationKind::layer_norm, {x, weight, bias, no_value}, {y, mean, rstd, no_value}, attributes);
+    graph_.add_operation(OperationKind::layer_norm, {x, weight, bias, no_value}, {y, mean, rstd, no_value},
+                         attributes);
   } else {
     const ValueId rstd = make(name + ".rstd", statistic, Role::statistic);
     graph_.add_operation(OperationKind::rms_norm, {x, weight, no_value}, {y, rstd, no_value}, attributes);

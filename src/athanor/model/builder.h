@@ -1,4 +1,5 @@
-// Small helper to write forward graphs: makes values and operations with inferred shapes. Internal to `model`.
+// Small helper to write forward graphs: makes values and operations with inferred shapes. Internal to
+// `model`.
 #pragma once
 
 #include <string>
@@ -22,7 +23,8 @@ class Builder {
 
   ValueId embedding(const std::string& name, ValueId table, ValueId ids, Role role);
   ValueId matmul(const std::string& name, ValueId x, ValueId weight, ValueId bias);
-  ValueId norm(const std::string& name, ValueId x, ValueId weight, ValueId bias, double epsilon, bool centred);
+  ValueId norm(const std::string& name, ValueId x, ValueId weight, ValueId bias, double epsilon,
+               bool centred);
   ValueId unary(OperationKind kind, const std::string& name, ValueId x);
   ValueId binary(OperationKind kind, const std::string& name, ValueId a, ValueId b, Role role);
   ValueId reshape(const std::string& name, ValueId x, Shape shape);

@@ -21,8 +21,8 @@ struct Model {
   ModelConfig config;
   int64_t micro_batch = 0, sequence_length = 0;
   Graph embedding;
-  std::vector<Graph> blocks;          // one per distinct kind of block
-  std::vector<int32_t> block_kind;    // by layer: index in blocks
+  std::vector<Graph> blocks;        // one per distinct kind of block
+  std::vector<int32_t> block_kind;  // by layer: index in blocks
   Graph head, predict;
   std::vector<BucketTable> bucket_kinds;  // embedding, "block.{layer}", head
 };
@@ -34,8 +34,8 @@ Model build_model(const ModelConfig& config, int64_t micro_batch, int64_t sequen
 // The bucket tables of a model, "{layer}" filled in: embedding, one per block, head.
 std::vector<BucketTable> bucket_tables(const ModelConfig& config);
 
-// Number of parameters; those of position tables and of an untied input embedding apart, since the literature's
-// FLOPs count leaves them out.
+// Number of parameters; those of position tables and of an untied input embedding apart, since the
+// literature's FLOPs count leaves them out.
 struct ParameterCount {
   int64_t total = 0;
   int64_t position = 0;

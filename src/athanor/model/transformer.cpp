@@ -1,4 +1,5 @@
-// The decoder-only transformer that the GPT-2 and Llama families share; every difference is a ModelConfig field.
+// The decoder-only transformer that the GPT-2 and Llama families share; every difference is a ModelConfig
+// field.
 
 #include <algorithm>
 #include <cmath>
@@ -13,12 +14,14 @@ namespace {
 
 class TableBuilder {
  public:
-  TableBuilder(std::string name, const ModelConfig& config) : config_(config) { table_.name = std::move(name); }
+  TableBuilder(std::string name, const ModelConfig& config) : config_(config) {
+    table_.name = std::move(name);
+  }
 
   void matrix(const std::string& name, int64_t rows, int64_t columns, bool into_residual = false) {
-    const double deviation = into_residual
-                                 ? config_.initial_deviation / std::sqrt(2.0 * static_cast<double>(config_.layers))
-                                 : config_.initial_deviation;
+    const double deviation =
+        into_residual ? config_.initial_deviation / std::sqrt(2.0 * static_cast<double>(config_.layers))
+                      : config_.initial_deviation;
     add(name, {rows, columns}, ParameterRole::matrix, 0, deviation);
   }
   void embedding(const std::string& name, int64_t rows) {
@@ -29,7 +32,8 @@ class TableBuilder {
   }
   void norm(const std::string& name, int64_t length) {
     add(name + ".weight", {length}, ParameterRole::norm, 1, 0);
-    if (config_.norm == NormKind::layer_norm && config_.bias) add(name + ".bias", {length}, ParameterRole::bias, 0, 0);
+    if (config_.norm == NormKind::layer_norm && config_.bias)
+      add(name + ".bias", {length}, ParameterRole::bias, 0, 0);
   }
   void head_norm(const std::string& name, int64_t length) {
     add(name + ".weight", {length}, ParameterRole::norm, 1, 0);
@@ -38,8 +42,12 @@ class TableBuilder {
 
  private:
   void add(const std::string& name, Shape shape, ParameterRole role, double mean, double deviation) {
-    table_.members.push_back({.name = name, .shape = shape, .role = role, .offset = table_.length(),
-                              .initial_mean = mean, .initial_deviation = deviation});
+    table_.members.push_back({.name = name,
+                              .shape = shape,
+                              .role = role,
+                              .offset = table_.length(),
+                              .initial_mean = mean,
+                              .initial_deviation = deviation});
   }
   const ModelConfig& config_;
   BucketTable table_;
@@ -124,8 +132,8 @@ ValueId linear(Builder& builder, const Context& context, const std::string& name
 }
 
 // x where dropout is off, else a dropped-out copy `value_name`, keyed by `key`.
-ValueId dropout(Builder& builder, const Context& context, const std::string& value_name, const std::string& key,
-                ValueId x, Role role) {
+ValueId dropout(Builder& builder, const Context& context, const std::string& value_name,
+                const std::string& key, ValueId x, Role role) {
   if (context.dropout() == 0) return x;
   Attributes attributes;
   attributes.probability = context.dropout();
@@ -138,12 +146,14 @@ ValueId dropout(Builder& builder, const Context& context, const std::string& val
 }
 
 // A query or key head tensor [B,S,heads,E]: per-head norm, then rotary positions, as configured.
-ValueId head_tensor(Builder& builder, const Context& context, const std::string& name, ValueId product, int64_t heads) {
+ValueId head_tensor(Builder& builder, const Context& context, const std::string& name, ValueId product,
+                    int64_t heads) {
   const ModelConfig& config = context.config;
   const Shape shape{context.samples, context.tokens, heads, config.head_dim_or_default()};
   ValueId x = builder.reshape(name + ".heads", product, shape);
   if (config.query_key_norm) {
-    x = builder.norm(name + "_norm", x, builder.parameter(name + "_norm.weight"), no_value, config.norm_epsilon, false);
+    x = builder.norm(name + "_norm", x, builder.parameter(name + "_norm.weight"), no_value,
+                     config.norm_epsilon, false);
   }
   if (config.positions == PositionKind::rotary) {
     Attributes attributes;
@@ -160,15 +170,18 @@ ValueId head_tensor(Builder& builder, const Context& context, const std::string&
   return x;
 }
 
-ValueId attention(Builder& builder, const Context& context, const std::string& prefix, ValueId x, int64_t window) {
+ValueId attention(Builder& builder, const Context& context, const std::string& prefix, ValueId x,
+                  int64_t window) {
   const ModelConfig& config = context.config;
-  const int64_t heads = config.heads, groups = config.key_value_heads_or_default(), dim = config.head_dim_or_default();
+  const int64_t heads = config.heads, groups = config.key_value_heads_or_default(),
+                dim = config.head_dim_or_default();
   const ValueId query = linear(builder, context, prefix + "query", x);
   const ValueId key = linear(builder, context, prefix + "key", x);
   const ValueId value = linear(builder, context, prefix + "value", x);
   const ValueId q = head_tensor(builder, context, prefix + "query", query, heads);
   const ValueId k = head_tensor(builder, context, prefix + "key", key, groups);
-  const ValueId v = builder.reshape(prefix + "value.heads", value, {context.samples, context.tokens, groups, dim});
+  const ValueId v =
+      builder.reshape(prefix + "value.heads", value, {context.samples, context.tokens, groups, dim});
   Attributes attributes;
   attributes.scale = 1.0 / std::sqrt(static_cast<double>(dim));
   attributes.window = window;
@@ -176,8 +189,10 @@ ValueId attention(Builder& builder, const Context& context, const std::string& p
   attributes.name = prefix + "dropout";
   const bool random = context.dropout() > 0;
   if (!random) attributes.name.clear();
-  const ValueId out = builder.make(prefix + "mixed", {context.samples, context.tokens, heads, dim}, Role::activation);
-  const ValueId statistic = builder.make(prefix + "logsumexp", {context.samples, context.tokens, heads}, Role::statistic);
+  const ValueId out =
+      builder.make(prefix + "mixed", {context.samples, context.tokens, heads, dim}, Role::activation);
+  const ValueId statistic =
+      builder.make(prefix + "logsumexp", {context.samples, context.tokens, heads}, Role::statistic);
   builder.graph().add_operation(
       OperationKind::attention,
       {q, k, v, batch_input(builder, context, "positions"), batch_input(builder, context, "documents"),
@@ -195,7 +210,8 @@ ValueId feed_forward(Builder& builder, const Context& context, const std::string
     const ValueId up = linear(builder, context, prefix + "up", x);
     hidden = builder.binary(OperationKind::swiglu, prefix + "hidden", gate, up, Role::activation);
   } else {
-    hidden = builder.unary(OperationKind::gelu, prefix + "hidden", linear(builder, context, prefix + "up", x));
+    hidden =
+        builder.unary(OperationKind::gelu, prefix + "hidden", linear(builder, context, prefix + "up", x));
   }
   return linear(builder, context, prefix + "down", hidden);
 }
@@ -206,12 +222,14 @@ Graph block_graph(const Context& context, int64_t window, const std::string& nam
   const ValueId x = builder.input("residual_in", context.residual_shape(), DType::fp32, Role::residual);
   const ValueId normed = norm(builder, context, prefix + "attention_norm", x);
   ValueId mixed = attention(builder, context, prefix + "attention.", normed, window);
-  mixed = dropout(builder, context, prefix + "attention.dropped", prefix + "attention.output_dropout", mixed, Role::activation);
+  mixed = dropout(builder, context, prefix + "attention.dropped", prefix + "attention.output_dropout", mixed,
+                  Role::activation);
   const ValueId middle = builder.binary(OperationKind::add, "residual_middle", x, mixed, Role::residual);
   const ValueId mlp_input =
       context.config.parallel_block ? normed : norm(builder, context, prefix + "mlp_norm", middle);
   ValueId out = feed_forward(builder, context, prefix + "mlp.", mlp_input);
-  out = dropout(builder, context, prefix + "mlp.dropped", prefix + "mlp.output_dropout", out, Role::activation);
+  out =
+      dropout(builder, context, prefix + "mlp.dropped", prefix + "mlp.output_dropout", out, Role::activation);
   return builder.finish({builder.binary(OperationKind::add, "residual_out", middle, out, Role::residual)});
 }
 
@@ -226,7 +244,8 @@ Graph embedding_graph(const Context& context) {
     const ValueId positions =
         builder.embedding("position_vectors", builder.parameter("embedding.position.weight"),
                           batch_input(builder, context, "positions"), Role::residual);
-    x = builder.binary(OperationKind::add, random ? "embedded" : "residual_out", x, positions, Role::residual);
+    x = builder.binary(OperationKind::add, random ? "embedded" : "residual_out", x, positions,
+                       Role::residual);
   }
   if (random) x = dropout(builder, context, "residual_out", "embedding.dropout", x, Role::residual);
   return builder.finish({x});
@@ -248,14 +267,15 @@ Graph head_graph(const Context& context, bool predict) {
   attributes.label_smoothing = context.training ? config.label_smoothing : 0;
   attributes.z_loss = context.training ? config.z_loss : 0;
   builder.graph().add_operation(OperationKind::cross_entropy,
-                                {logits, batch_input(builder, context, "labels"), no_value}, {token_loss, no_value},
-                                attributes);
+                                {logits, batch_input(builder, context, "labels"), no_value},
+                                {token_loss, no_value}, attributes);
   builder.graph().add_operation(OperationKind::sum, {token_loss}, {loss});
   return builder.finish({loss});
 }
 
 std::string fill_layer(std::string text, int64_t layer) {
-  if (const size_t at = text.find("{layer}"); at != std::string::npos) text.replace(at, 7, std::to_string(layer));
+  if (const size_t at = text.find("{layer}"); at != std::string::npos)
+    text.replace(at, 7, std::to_string(layer));
   return text;
 }
 
@@ -264,12 +284,18 @@ std::string fill_layer(std::string text, int64_t layer) {
 Model build_model(const ModelConfig& config, int64_t micro_batch, int64_t sequence_length, bool training) {
   validate(config);
   if (config.positions == PositionKind::learned && sequence_length > config.maximum_positions) {
-    throw_user_error(fmt::format("a sequence of {} tokens is longer than model.maximum_positions {}", sequence_length,
-                                 config.maximum_positions),
+    throw_user_error(fmt::format("a sequence of {} tokens is longer than model.maximum_positions {}",
+                                 sequence_length, config.maximum_positions),
                      "shorten data.sequence_length or give the model more positions");
   }
-  Model model{.config = config, .micro_batch = micro_batch, .sequence_length = sequence_length, .embedding = {},
-              .blocks = {}, .block_kind = {}, .head = {}, .predict = {},
+  Model model{.config = config,
+              .micro_batch = micro_batch,
+              .sequence_length = sequence_length,
+              .embedding = {},
+              .blocks = {},
+              .block_kind = {},
+              .head = {},
+              .predict = {},
               .bucket_kinds = {embedding_table(config), block_table(config), head_table(config)}};
   const Context context{config, micro_batch, sequence_length, training};
   model.embedding = embedding_graph(context);
@@ -280,7 +306,9 @@ Model build_model(const ModelConfig& config, int64_t micro_batch, int64_t sequen
     model.block_kind.push_back(static_cast<int32_t>(known - windows.begin()));
     if (known != windows.end()) continue;
     const bool several = !config.window_pattern.empty();
-    const std::string name = !several ? "block" : window == 0 ? "block_full" : fmt::format("block_window_{}", window);
+    const std::string name = !several      ? "block"
+                             : window == 0 ? "block_full"
+                                           : fmt::format("block_window_{}", window);
     windows.push_back(window);
     model.blocks.push_back(block_graph(context, window, name));
   }
@@ -304,10 +332,12 @@ std::vector<BucketTable> bucket_tables(const ModelConfig& config) {
 ParameterCount parameter_count(const ModelConfig& config) {
   ParameterCount count;
   const BucketTable embedding = embedding_table(config);
-  count.total = embedding.length() + config.layers * block_table(config).length() + head_table(config).length();
+  count.total =
+      embedding.length() + config.layers * block_table(config).length() + head_table(config).length();
   for (const BucketMember& member : embedding.members) {
     if (member.name == "embedding.position.weight") count.position = member.length();
-    if (member.name == "embedding.token.weight" && !config.tied_head) count.untied_input_embedding = member.length();
+    if (member.name == "embedding.token.weight" && !config.tied_head)
+      count.untied_input_embedding = member.length();
   }
   return count;
 }
