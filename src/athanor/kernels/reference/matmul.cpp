@@ -6,7 +6,7 @@ namespace athanor::reference {
 
 namespace {
 
-// y = x weight^T + bias, activated = activation(y before it is rounded)
+// y = x weight^T + bias, activated = activation(y as it is stored: recomputed from y it has the same bits)
 void matmul(const KernelArguments& a, const KernelContext&) {
   const TensorView &x = a.inputs[0], &weight = a.inputs[1], &bias = a.inputs[2];
   const TensorView &y = a.outputs[0], &activated = a.outputs[1];
@@ -25,7 +25,8 @@ void matmul(const KernelArguments& a, const KernelContext&) {
     }
     write(y, y_rows.offset(row), features, out);
     if (!activated.present()) continue;
-    for (int64_t n = 0; n < features; ++n) out[n] = activate(a.attributes->activation, out[n]);
+    const double* stored = read(y, y_rows.offset(row), features, out);
+    for (int64_t n = 0; n < features; ++n) out[n] = activate(a.attributes->activation, stored[n]);
     write(activated, activated_rows.offset(row), features, out);
   }
 }
