@@ -29,7 +29,9 @@ struct TensorView {
   bool present() const { return data != nullptr; }
   bool compact() const { return shape.rank() < 2 || token_stride == shape.elements_per_token(); }
   template <class T>
-  T* as() const { return reinterpret_cast<T*>(data); }
+  T* as() const {
+    return reinterpret_cast<T*>(data);
+  }
 };
 
 // Everything about one execution that is known when the program is loaded.
@@ -37,11 +39,11 @@ struct KernelArguments {
   const Attributes* attributes = nullptr;
   std::span<const TensorView> inputs, outputs;  // in the order of the operation's row
   std::span<std::byte> workspace;               // at least what Kernel::workspace_bytes said, 64-byte aligned
-  bool accumulate = false;                      // rows that accumulate: add to the outputs, else overwrite them
-  uint64_t name_hash = 0;                       // hash_name(attributes->name) with the layer filled in
-  int32_t micro_batch = 0;                      // load_batch: which of StepInputs::micro_batches
-  const BucketTable* table = nullptr;           // bucket operations
-  const void* prepared = nullptr;               // what Kernel::prepare returned for this execution
+  bool accumulate = false;             // rows that accumulate: add to the outputs, else overwrite them
+  uint64_t name_hash = 0;              // hash_name(attributes->name) with the layer filled in
+  int32_t micro_batch = 0;             // load_batch: which of StepInputs::micro_batches
+  const BucketTable* table = nullptr;  // bucket operations
+  const void* prepared = nullptr;      // what Kernel::prepare returned for this execution
 };
 
 // What is known only while the step runs.
@@ -76,9 +78,9 @@ class KernelTable {
   std::array<std::array<Kernel, dtype_count>, operation_kind_count> kernels_{};
 };
 
-// The type a kernel is looked up by: that of the first present floating-point input, else of the first present
-// floating-point output, else of the first operand. Other operands may differ (fp32 statistics and gradients,
-// a wider residual stream): each kernel says in its header which mixtures it takes.
+// The type a kernel is looked up by: that of the first present floating-point input, else of the first
+// present floating-point output, else of the first operand. Other operands may differ (fp32 statistics and
+// gradients, a wider residual stream): each kernel says in its header which mixtures it takes.
 DType key_dtype(std::span<const OperandType> inputs, std::span<const OperandType> outputs);
 
 // Plain loops with double accumulation, every float type of every kind: the oracle (kernels/reference/).

@@ -32,8 +32,11 @@ inline const float* token_sum(const NormForward& a, int64_t token, float* scratc
       store(hn::Add(load(left + j, extent), load(right + j, extent)), scratch + i + j, extent);
     });
   });
-  if (a.total.present()) narrow(scratch, a.total.at(token).data, a.total.dtype, count);
-  return scratch;
+  if (!a.total.present()) return scratch;
+  // What is normalised is the sum as stored: computing the norm again from it gives the same bits.
+  const Span total = a.total.at(token);
+  narrow(scratch, total.data, total.dtype, count);
+  return widen(total.data, total.dtype, count, scratch);
 }
 
 // Normalises tokens [begin, end). Scratch: see norm_workspace_bytes.

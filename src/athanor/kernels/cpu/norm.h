@@ -28,8 +28,8 @@ struct Statistic {
 };
 
 // y = (s - mean) * rstd * weight + bias with s = x + addend and rstd = 1 / sqrt(variance + epsilon). RMSNorm:
-// `mean` absent, taken as 0, no bias. `total`, where s goes, may be the memory of x or of addend. s is not
-// rounded to total's type before it is normalised.
+// `mean` absent, taken as 0, no bias. `total`, where s goes, may be the memory of x or of addend; what
+// is normalised is s as stored there.
 struct NormForward {
   NormShape shape{};
   ConstRows x{}, addend{};     // addend optional

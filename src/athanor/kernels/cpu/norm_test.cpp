@@ -22,6 +22,18 @@ constexpr Case cases[] = {{{0, 1, 33}, 0}, {{1, 1, 1}, 0},   {{7, 1, 33}, 5},   
                           {{9, 3, 7}, 4},  {{33, 2, 16}, 0}, {{1, 1, 50257}, 3}, {{131, 1, 130}, 0}};
 
 // A norm in double, over values as they are stored.
+// The sum as it is after storing it in a type: what is normalised.
+double stored(double value, DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return static_cast<double>(static_cast<float>(BFloat16(static_cast<float>(value))));
+    case DType::fp16:
+      return static_cast<double>(static_cast<float>(Float16(static_cast<float>(value))));
+    default:
+      return static_cast<double>(static_cast<float>(value));
+  }
+}
+
 struct Reference {
   Reference(const NormShape& norm_shape, bool is_centered, const Tensor& x, const Tensor* addend,
             double epsilon)
@@ -31,7 +43,9 @@ struct Reference {
         double sum = 0, squares = 0;
         for (int64_t f = 0; f < shape.features; ++f) {
           const int64_t column = row * shape.features + f;
-          values.push_back(x.get(token, column) + (addend != nullptr ? addend->get(token, column) : 0));
+          values.push_back(addend == nullptr
+                               ? x.get(token, column)
+                               : stored(x.get(token, column) + addend->get(token, column), x.dtype));
           sum += values.back();
         }
         const double center = centered ? sum / static_cast<double>(shape.features) : 0;

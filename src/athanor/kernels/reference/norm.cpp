@@ -33,7 +33,10 @@ void add_rows(const TensorView& x, const TensorView& addend, const TensorView& t
     const double* other = read(addend, Rows(addend).offset(row), width, scratch);
     for (int64_t i = 0; i < width; ++i) total_row[i] += other[i];
   }
-  if (total.present()) write(total, Rows(total).offset(row), width, total_row);
+  if (!total.present()) return;
+  // What is normalised is the sum as stored: computing the norm again from it gives the same bits.
+  write(total, Rows(total).offset(row), width, total_row);
+  std::copy_n(read(total, Rows(total).offset(row), width, scratch), width, total_row);
 }
 
 void layer_norm(const KernelArguments& a, const KernelContext&) {
