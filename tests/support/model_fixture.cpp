@@ -26,11 +26,16 @@ std::vector<double> widen(const std::vector<std::byte>& bytes) {
 
 std::vector<double> widen(const std::vector<std::byte>& bytes, DType dtype) {
   switch (dtype) {
-    case DType::fp64: return widen<double>(bytes);
-    case DType::fp32: return widen<float>(bytes);
-    case DType::int32: return widen<int32_t>(bytes);
-    case DType::int64: return widen<int64_t>(bytes);
-    default: ATHANOR_ASSERT(false, "fixtures hold no {}", name_of(dtype));
+    case DType::fp64:
+      return widen<double>(bytes);
+    case DType::fp32:
+      return widen<float>(bytes);
+    case DType::int32:
+      return widen<int32_t>(bytes);
+    case DType::int64:
+      return widen<int64_t>(bytes);
+    default:
+      ATHANOR_ASSERT(false, "fixtures hold no {}", name_of(dtype));
   }
 }
 
@@ -66,7 +71,8 @@ ModelConfig parse_config(const nlohmann::json& json) {
 }  // namespace
 
 ModelFixture::ModelFixture(const std::string& name) {
-  const auto file = SafetensorsFile::open(system_files(), ATHANOR_SOURCE_DIR "/tests/data/fixtures/" + name + ".safetensors");
+  const auto file = SafetensorsFile::open(system_files(),
+                                          ATHANOR_SOURCE_DIR "/tests/data/fixtures/" + name + ".safetensors");
   for (const SafetensorsEntry& entry : file.header().tensors) {
     std::vector<std::byte> bytes(static_cast<size_t>(entry.bytes()));
     file.read(entry, bytes);
@@ -80,7 +86,8 @@ ModelFixture::ModelFixture(const std::string& name) {
   const auto optimizers = nlohmann::json::parse(file.header().metadata.at("optimizers"));
   settings_["clip"] = optimizers.at("gradient_clip");
   for (const char* kind : {"adamw", "lamb"}) {
-    for (const auto& [key, value] : optimizers.at(kind).items()) settings_[std::string(kind) + "." + key] = value;
+    for (const auto& [key, value] : optimizers.at(kind).items())
+      settings_[std::string(kind) + "." + key] = value;
   }
   valid_tokens = tensors.at("valid_tokens");
 }
@@ -129,7 +136,9 @@ std::vector<Batch> ModelFixture::micro_batches(int64_t step, int64_t samples) co
   return result;
 }
 
-Batch ModelFixture::batch(int64_t step) const { return micro_batches(step, samples_).front(); }
+Batch ModelFixture::batch(int64_t step) const {
+  return micro_batches(step, samples_).front();
+}
 
 void ModelFixture::set_weights(Engine& engine) const {
   for (const NamedTensor& weight : engine.weights()) {
@@ -149,7 +158,8 @@ void ModelFixture::set_weights(Engine& engine) const {
 std::map<std::string, std::vector<double>> widened(const std::vector<NamedTensor>& tensors) {
   std::map<std::string, std::vector<double>> result;
   for (const NamedTensor& tensor : tensors) {
-    result[tensor.name] = widen(std::vector<std::byte>(tensor.bytes.begin(), tensor.bytes.end()), tensor.dtype);
+    result[tensor.name] =
+        widen(std::vector<std::byte>(tensor.bytes.begin(), tensor.bytes.end()), tensor.dtype);
   }
   return result;
 }

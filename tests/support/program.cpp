@@ -38,31 +38,60 @@ std::string contents(const std::string& path) {
 
 }  // namespace
 
-ProgramResult run_and_wait(const std::vector<std::string>& arguments, const std::string& folder,
-                           const std::string& output_to, double seconds) {
-  const TemporaryFolder scratch;
-  const std::string output = output_to.empty() ? scratch.path("output") : output_to;
-  const std::string errors = scratch.path("errors");
+BackgroundProgram::BackgroundProgram(const std::vector<std::string>& arguments, const std::string& folder,
+                                     const std::string& output_to)
+    : output_to_(output_to) {
+  const std::string output = output_to.empty() ? scratch_.path("output") : output_to;
+  const std::string errors = scratch_.path("errors");
   std::vector<std::string> copies = arguments;
   std::vector<char*> pointers;
   for (std::string& argument : copies) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
+  child_ = fork();
+  ATHANOR_ASSERT(child_ >= 0, "cannot start a process");
+  if (child_ == 0) become(pointers.data(), folder.c_str(), output.c_str(), errors.c_str());
+}
 
-  const pid_t child = fork();
-  ATHANOR_ASSERT(child >= 0, "cannot start a process");
-  if (child == 0) become(pointers.data(), folder.c_str(), output.c_str(), errors.c_str());
+BackgroundProgram::~BackgroundProgram() {
+  if (!ended_) wait(0);
+}
+
+void BackgroundProgram::send(int signal) const {
+  if (!ended_) kill(child_, signal);
+}
+
+bool BackgroundProgram::ended() {
   int status = 0;
+  if (!ended_ && waitpid(child_, &status, WNOHANG) != 0) {
+    ended_ = true;
+    if (WIFEXITED(status)) result_.exit_code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status)) result_.signal = WTERMSIG(status);
+  }
+  return ended_;
+}
+
+bool BackgroundProgram::wait_until(const std::function<bool()>& condition, double seconds) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (waitpid(child, &status, WNOHANG) == 0) {
-    if (std::chrono::steady_clock::now() > deadline) kill(child, SIGKILL);
+  while (!condition()) {
+    if (ended() || std::chrono::steady_clock::now() > deadline) return condition();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  ProgramResult result;
-  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
-  if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
-  if (output_to.empty()) result.output = contents(output);
-  result.errors = contents(errors);
-  return result;
+  return true;
+}
+
+ProgramResult BackgroundProgram::wait(double seconds) {
+  if (!wait_until([this] { return ended(); }, seconds)) {
+    send(SIGKILL);
+    wait_until([this] { return ended(); });
+  }
+  if (output_to_.empty()) result_.output = contents(scratch_.path("output"));
+  result_.errors = contents(scratch_.path("errors"));
+  return result_;
+}
+
+ProgramResult run_and_wait(const std::vector<std::string>& arguments, const std::string& folder,
+                           const std::string& output_to, double seconds) {
+  return BackgroundProgram(arguments, folder, output_to).wait(seconds);
 }
 
 }  // namespace athanor

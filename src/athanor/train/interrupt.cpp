@@ -17,8 +17,9 @@ std::atomic<bool> save_requested{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 using SignalAction = struct sigaction;
-constexpr std::array<int, 5> signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+constexpr std::array<int, 4> signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 std::array<SignalAction, signals.size()> previous;
+SignalAction previous_pipe;
 
 extern "C" void on_signal(int number) {
   if (number == SIGUSR1) {
@@ -33,6 +34,16 @@ extern "C" void on_signal(int number) {
 
 }  // namespace
 
+ClosedPipesIgnored::ClosedPipesIgnored() {
+  SignalAction action{};
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, &previous_pipe);
+}
+
+ClosedPipesIgnored::~ClosedPipesIgnored() {
+  sigaction(SIGPIPE, &previous_pipe, nullptr);
+}
+
 Interrupts::Interrupts(double wall_time_seconds, int64_t begun_ns) {
   if (wall_time_seconds > 0) deadline_ns_ = begun_ns + static_cast<int64_t>(wall_time_seconds * 1e9);
   stop_signal = 0;
@@ -41,7 +52,7 @@ Interrupts::Interrupts(double wall_time_seconds, int64_t begun_ns) {
     sigaction(signals[i], nullptr, &previous[i]);
     if (signals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;
     SignalAction action{};
-    action.sa_handler = signals[i] == SIGPIPE ? SIG_IGN : &on_signal;
+    action.sa_handler = &on_signal;
     action.sa_flags = SA_RESTART;
     sigaction(signals[i], &action, nullptr);
   }

@@ -1,7 +1,7 @@
 // Signals and the wall-time limit, as the training loop asks for them between steps.
 //
 // SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) ask for a save and a clean end, SIGUSR1
-// for a save. A second SIGINT ends at once. SIGPIPE is ignored: a run outlives the reader of its output.
+// for a save. A second SIGINT ends at once.
 // Thread safety: signal handlers are process-wide; one Interrupts exists at a time. The functions may be
 // called from any thread.
 #pragma once
@@ -10,6 +10,15 @@
 #include <string>
 
 namespace athanor {
+
+// Ignores SIGPIPE as long as it lives: a run outlives the reader of its output.
+class ClosedPipesIgnored {
+ public:
+  ClosedPipesIgnored();
+  ~ClosedPipesIgnored();
+  ClosedPipesIgnored(const ClosedPipesIgnored&) = delete;
+  ClosedPipesIgnored& operator=(const ClosedPipesIgnored&) = delete;
+};
 
 class Interrupts {
  public:

@@ -65,9 +65,10 @@ TEST(Interrupts, HandlersThatWereThereComeBack) {
   EXPECT_EQ(Interrupts(0, 0).stop_reason(), "");
 }
 
-TEST(Interrupts, OutlivesAClosedPipeAndStaysUnderNohup) {
+TEST(Interrupts, ClosedPipesAndNohupAreNoReasonToEnd) {
   std::signal(SIGHUP, SIG_IGN);
   {
+    const ClosedPipesIgnored pipes;
     const Interrupts interrupts(0, 0);
     std::raise(SIGPIPE);
     std::raise(SIGHUP);

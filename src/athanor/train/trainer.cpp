@@ -373,6 +373,7 @@ TrainOutcome train(const RunOptions& options, const TrainContext& context) {
     throw_user_error(fmt::format("train.micro_batch is {}", options.micro_batch), "it must be at least 1");
   }
   validate_batch(options.batch, options.micro_batch);
+  const ClosedPipesIgnored pipes;
   return Run(options, context).go();
 }
 

@@ -1,0 +1,136 @@
+#include "support/training.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "athanor/base/error.h"
+#include "athanor/checkpoint/checkpoint.h"
+
+namespace athanor {
+
+namespace {
+
+std::vector<nlohmann::ordered_json> objects(const std::string& text) {
+  std::vector<nlohmann::ordered_json> result;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) result.push_back(nlohmann::ordered_json::parse(line));
+  return result;
+}
+
+}  // namespace
+
+TrainingRuns::TrainingRuns(FileEnvironment& files) : files_(files) {
+  std::string text;
+  for (int line = 0; line < 60; ++line) {
+    text += fmt::format("In the beginning line {} was the word, and {} came after it.\n", line, line * line);
+  }
+  write_file_atomically(system_files(), folder_.path("text.txt"), text);
+}
+
+RunOptions TrainingRuns::options(const std::string& name, const std::string& family) const {
+  RunOptions options;
+  options.name = name;
+  options.folder = folder_.path("runs");
+  options.steps = 10;
+  options.micro_batch = 2;
+  options.threads = 1;
+  options.model = family_defaults(family);
+  options.model.layers = 2;
+  options.model.width = 16;
+  options.model.heads = 4;
+  options.model.key_value_heads = family == "llama" ? 2 : 4;
+  options.model.feed_forward = 24;
+  options.model.vocabulary = 257;
+  options.model.maximum_positions = 16;
+  options.schedule.rate = 1e-2;
+  options.data.train = folder_.path("text.txt");
+  options.data.cache = folder_.path("cache");
+  options.data.sequence_length = 16;
+  return options;
+}
+
+TrainOutcome TrainingRuns::train(const RunOptions& options) {
+  screen_.clear();
+  TerminalOptions terminal_options;
+  terminal_options.plain_interval_seconds = 0;
+  terminal_options.event_interval_seconds = 0;
+  terminal_options.total_steps = options.steps;
+  Terminal terminal(
+      terminal_options, [this](std::string_view bytes) { screen_ += bytes; }, [] { return 200; },
+      monotonic_clock());
+  TrainContext context{files_, terminal, "# configuration\n"};
+  context.peak = MatrixPeak{peak_gflops, "given"};
+  return athanor::train(options, context);
+}
+
+TrainOutcome TrainingRuns::resume(RunOptions options) {
+  options.resume = true;
+  return train(options);
+}
+
+std::string TrainingRuns::error_of(const RunOptions& options) {
+  try {
+    train(options);
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", name_of(error.kind()), error.what());
+  }
+  return "";
+}
+
+std::string TrainingRuns::text(const RunOptions& options, const std::string& file) {
+  return read_file(system_files(), path(options, file), 1 << 24);
+}
+
+std::vector<std::string> TrainingRuns::metrics(const RunOptions& options) {
+  std::vector<std::string> lines;
+  for (nlohmann::ordered_json line : objects(text(options, "metrics.jsonl"))) {
+    for (const char* timed :
+         {"step_seconds", "tokens_per_second", "mfu", "mfu_computed_blocks", "seconds_left"}) {
+      line.erase(timed);
+    }
+    lines.push_back(line.dump());
+  }
+  return lines;
+}
+
+std::vector<std::string> TrainingRuns::metric(const RunOptions& options, const std::string& member) {
+  std::vector<std::string> values;
+  for (const auto& line : objects(text(options, "metrics.jsonl"))) values.push_back(line.at(member).dump());
+  return values;
+}
+
+std::map<std::string, std::string> TrainingRuns::checkpoint(const RunOptions& options, int64_t step) {
+  CheckpointFolder folder(system_files(), path(options, "checkpoints"), {});
+  const Checkpoint checkpoint = Checkpoint::open(system_files(), folder.path_of(step));
+  std::map<std::string, std::string> result;
+  for (const auto& [name, value] : checkpoint.state()) result["." + name] = value;
+  std::vector<TensorTarget> targets;
+  for (const SafetensorsEntry& entry : checkpoint.tensors()) {
+    std::string& bytes = result[entry.name];
+    bytes.resize(static_cast<size_t>(entry.bytes()));
+    targets.push_back({entry.name, *entry.dtype, entry.shape, std::as_writable_bytes(std::span(bytes))});
+  }
+  checkpoint.load(targets, LoadMode::strict);
+  return result;
+}
+
+std::vector<int64_t> TrainingRuns::checkpoints(const RunOptions& options) {
+  return CheckpointFolder(system_files(), path(options, "checkpoints"), {}).steps();
+}
+
+std::string differences(const std::map<std::string, std::string>& expected,
+                        const std::map<std::string, std::string>& actual) {
+  std::vector<std::string> names;
+  for (const auto& [name, bytes] : expected) {
+    const auto found = actual.find(name);
+    if (found == actual.end() || found->second != bytes) names.push_back(name);
+  }
+  for (const auto& [name, bytes] : actual) {
+    if (!expected.contains(name)) names.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace athanor
