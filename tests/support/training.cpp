@@ -26,7 +26,8 @@ TrainingRuns::TrainingRuns(FileEnvironment& files) : files_(files) {
   for (int line = 0; line < 60; ++line) {
     text += fmt::format("In the beginning line {} was the word, and {} came after it.\n", line, line * line);
   }
-  write_file_atomically(system_files(), folder_.path("text.txt"), text);
+  files_.make_directories(folder_.path());
+  write_file_atomically(files_, folder_.path("text.txt"), text);
 }
 
 RunOptions TrainingRuns::options(const std::string& name, const std::string& family) const {
@@ -80,7 +81,7 @@ std::string TrainingRuns::error_of(const RunOptions& options) {
 }
 
 std::string TrainingRuns::text(const RunOptions& options, const std::string& file) {
-  return read_file(system_files(), path(options, file), 1 << 24);
+  return read_file(files_, path(options, file), 1 << 24);
 }
 
 std::vector<std::string> TrainingRuns::metrics(const RunOptions& options) {
@@ -102,8 +103,8 @@ std::vector<std::string> TrainingRuns::metric(const RunOptions& options, const s
 }
 
 std::map<std::string, std::string> TrainingRuns::checkpoint(const RunOptions& options, int64_t step) {
-  CheckpointFolder folder(system_files(), path(options, "checkpoints"), {});
-  const Checkpoint checkpoint = Checkpoint::open(system_files(), folder.path_of(step));
+  CheckpointFolder folder(files_, path(options, "checkpoints"), {});
+  const Checkpoint checkpoint = Checkpoint::open(files_, folder.path_of(step));
   std::map<std::string, std::string> result;
   for (const auto& [name, value] : checkpoint.state()) result["." + name] = value;
   std::vector<TensorTarget> targets;
@@ -117,7 +118,7 @@ std::map<std::string, std::string> TrainingRuns::checkpoint(const RunOptions& op
 }
 
 std::vector<int64_t> TrainingRuns::checkpoints(const RunOptions& options) {
-  return CheckpointFolder(system_files(), path(options, "checkpoints"), {}).steps();
+  return CheckpointFolder(files_, path(options, "checkpoints"), {}).steps();
 }
 
 std::string differences(const std::map<std::string, std::string>& expected,

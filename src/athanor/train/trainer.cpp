@@ -310,6 +310,7 @@ class Run {
 
   void save() {
     if (progress_.step == saved_step_) return;
+    sinks_.finish();  // a run that goes on from here finds the lines of all steps before
     const SaveReport saved = save_run(checkpoints_, engine_,
                                       {progress_, position_in(*data_.train, progress_.consumed_samples),
                                        context_.configuration, spikes_.to_text()});
