@@ -204,9 +204,11 @@ void ProductPlan::run_tile(const Run& run, int64_t column_slab, int64_t depth_sl
       for (int64_t i = 0; i < rows; ++i) std::fill_n(sums + i * stride, columns, 0.0F);
     }
     for (int64_t k = 0; k < depth; k += depth_block) {
-      ColumnBlock b{slab + k * slab_columns + column * depth_block};
-      if (slab_bytes_ == 0)
-        b = {reinterpret_cast<const float*>(run.b.at(slab_column + column, first_k + k)), run.b.stride, true};
+      const ColumnBlock b =
+          slab_bytes_ == 0
+              ? ColumnBlock{reinterpret_cast<const float*>(run.b.at(slab_column + column, first_k + k)),
+                            run.b.stride, true}
+              : ColumnBlock{slab + k * slab_columns + column * depth_block};
       // Next come the block below, then the top of the next panel.
       const float* next = nullptr;
       if (slab_bytes_ > near_bytes) {
