@@ -241,6 +241,13 @@ TEST_F(ProgramTest, AResumedRunRefusesOtherOptionsByName) {
                  "optimizer.beta2", "new run");
   EXPECT_EQ(read("runs/demo/config.toml"), configuration);  // a refusal changes nothing
   EXPECT_EQ(run(resume("train.threads=2")).exit_code, 0);
+  // How a stated batch is cut may change, the batch may not.
+  expect_refused(resume("train.micro_batch=4"), "train.micro_batch: 8 in the saved run, 4 now", "new run");
+  ASSERT_EQ(run(tiny("cut", {"train.batch=8", "train.micro_batch=4"})).exit_code, 0);
+  const ProgramResult recut =
+      run({"train", "--resume", "runs/cut", "--set", "train.micro_batch=2", "--set", "train.steps=7"});
+  EXPECT_EQ(recut.exit_code, 0) << recut.errors;
+  EXPECT_NE(recut.output.find("train.micro_batch: 2 instead of 4"), std::string::npos) << recut.output;
   expect_refused({"train", "--resume", "runs/none"}, "runs/none holds no run", "runs/demo");
   expect_refused(tiny("demo", {"run.existing=refuse"}), "already holds a run", "run.name");
   ASSERT_EQ(run(tiny("demo")).exit_code, 0);

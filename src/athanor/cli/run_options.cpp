@@ -134,11 +134,13 @@ void add_model_rows(OptionTable& table, RunOptions& run) {
       .at_least(0)
       .below(1);
   table.add("model.z_loss", model.z_loss, "Weight of the squared log of the softmax's sum in the loss.")
-      .at_least(0);
+      .at_least(0)
+      .at_most(1e6);
   table
       .add("model.logit_soft_cap", model.logit_soft_cap,
            "Logits pass through cap x tanh(logit / cap); 0: as they are.")
-      .at_least(0);
+      .at_least(0)
+      .at_most(1e6);
   table
       .add("model.initial_deviation", model.initial_deviation,
            "Standard deviation of the initial weights; projections into the residual stream are divided by "
@@ -188,7 +190,12 @@ void add_train_rows(OptionTable& table, RunOptions& run) {
            "train.schedule constant or warmup_stable_decay.")
       .at_least(1)
       .at_most(1e12);
-  table.add("train.micro_batch", run.micro_batch, "Samples computed at once.").at_least(1).at_most(1 << 20);
+  table
+      .add("train.micro_batch", run.micro_batch,
+           "Samples computed at once. May change on resume where train.batch is set, and with a ramp "
+           "train.batch_ramp_step too: the samples of a step stay, sums change by rounding.")
+      .at_least(1)
+      .at_most(1 << 20);
   table
       .add("train.batch", run.batch.batch,
            "Samples of an optimizer step, a multiple of train.micro_batch; 0: one micro-batch.")
@@ -271,14 +278,16 @@ void add_optimizer_rows(OptionTable& table, OptimizerOptions& optimizer) {
       .at_least(0)
       .below(1);
   table.add("optimizer.epsilon", optimizer.epsilon, "AdamW, LAMB: added to the root of the second moment.")
-      .at_least(0)
+      .above(0)
       .at_most(1);
   table.add("optimizer.momentum", optimizer.momentum, "SGD: decay of the momentum.").at_least(0).below(1);
   table.add("optimizer.nesterov", optimizer.nesterov, "SGD: look ahead along the momentum.");
   table.add("optimizer.trust_low", optimizer.trust_low, "LAMB: smallest trust ratio; 0: no bound.")
-      .at_least(0);
+      .at_least(0)
+      .at_most(1e6);
   table.add("optimizer.trust_high", optimizer.trust_high, "LAMB: largest trust ratio; 0: no bound.")
-      .at_least(0);
+      .at_least(0)
+      .at_most(1e6);
   table
       .add("optimizer.maximum_norm", optimizer.maximum_norm,
            "Gradients are scaled down to this global norm; 0: never.")
@@ -291,15 +300,21 @@ void add_optimizer_rows(OptionTable& table, OptimizerOptions& optimizer) {
   table
       .add("optimizer.weight_decay", optimizer.weight_decay,
            "Decoupled weight decay of matrices, and of the roles switched on below.")
-      .at_least(0);
+      .at_least(0)
+      .at_most(1e6);
   table.add("optimizer.decay_embeddings", optimizer.decay_embeddings, "Decay embeddings.");
   table.add("optimizer.decay_norms", optimizer.decay_norms, "Decay weights of norms.");
   table.add("optimizer.decay_biases", optimizer.decay_biases, "Decay biases.");
   table.add("optimizer.matrix_rate", optimizer.matrix_rate, "Factor of the learning rate for matrices.")
-      .at_least(0);
-  table.add("optimizer.embedding_rate", optimizer.embedding_rate, "Factor for embeddings.").at_least(0);
-  table.add("optimizer.norm_rate", optimizer.norm_rate, "Factor for weights of norms.").at_least(0);
-  table.add("optimizer.bias_rate", optimizer.bias_rate, "Factor for biases.").at_least(0);
+      .at_least(0)
+      .at_most(1e6);
+  table.add("optimizer.embedding_rate", optimizer.embedding_rate, "Factor for embeddings.")
+      .at_least(0)
+      .at_most(1e6);
+  table.add("optimizer.norm_rate", optimizer.norm_rate, "Factor for weights of norms.")
+      .at_least(0)
+      .at_most(1e6);
+  table.add("optimizer.bias_rate", optimizer.bias_rate, "Factor for biases.").at_least(0).at_most(1e6);
 }
 
 void add_watching_rows(OptionTable& table, RunOptions& run) {

@@ -45,10 +45,16 @@ bool steps_may_change(const RunOptions& options) {
          options.schedule.kind == ScheduleKind::warmup_stable_decay;
 }
 
+// With the batch stated in samples, how it is cut is a matter of memory: the samples of each step stay.
+bool micro_batch_may_change(const BatchSizeOptions& batch) {
+  return batch.batch > 0 && (batch.ramp_from == 0 || batch.ramp_step > 0);
+}
+
 std::vector<std::string> check_resume(RunConfiguration& run, const std::string& saved_text) {
   RunConfiguration saved;
   apply_toml(saved.table, saved_text, "the saved configuration");
   if (steps_may_change(saved.options)) run.table.at("train.steps").may_change();
+  if (micro_batch_may_change(saved.options.batch)) run.table.at("train.micro_batch").may_change();
   std::vector<std::string> lines;
   for (const OptionDifference& difference : require_resumable(saved.table, run.table)) {
     lines.push_back(
