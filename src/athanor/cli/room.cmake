@@ -2,3 +2,5 @@
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
 target_link_libraries(athanor_cli PRIVATE PkgConfig::TOMLPLUSPLUS)
+# CLI11 takes seconds to compile, most of them to optimise what runs once.
+set_source_files_properties(${CMAKE_SOURCE_DIR}/src/athanor/cli/command_line.cpp PROPERTIES COMPILE_OPTIONS -O0)
