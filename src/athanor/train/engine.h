@@ -25,7 +25,7 @@ struct EngineOptions {
   ModelConfig model;
   CompileOptions compile;
   KernelSet kernels = KernelSet::cpu;
-  int threads = 0;                            // 0: all cores
+  int threads = 0;  // 0: all cores
   uint64_t seed = 0;
   int64_t micro_batch = 1, sequence_length = 1;
   std::vector<int32_t> micro_batch_counts{1};  // train programs to have: one per number of micro-batches
@@ -41,11 +41,11 @@ struct SkipLimits {
 
 // What one step did.
 struct StepResult {
-  double loss = 0;           // mean over valid tokens; NaN when there is none
+  double loss = 0;  // mean over valid tokens; NaN when there is none
   double loss_sum = 0, valid_tokens = 0;
   double gradient_norm = 0;  // before clipping
   double clip_factor = 1;
-  bool skipped = false;      // nothing was written: no valid token, or loss or norm not finite or beyond a limit
+  bool skipped = false;  // nothing was written: no valid token, or loss or norm not finite or beyond a limit
   double seconds = 0;
 };
 
@@ -74,8 +74,8 @@ class Engine {
   int64_t planned_bytes() const;
   const EngineOptions& options() const { return options_; }
 
-  // Allocates and loads. Throws a user error with the numbers when the plan does not fit in the memory that is
-  // available now.
+  // Allocates and loads. Throws a user error with the numbers when the plan does not fit in the memory that
+  // is available now.
   void allocate();
 
   // Sets all weights from (seed, parameter name, element index), zeroes the optimizer state.
@@ -122,8 +122,10 @@ class Engine {
 
  private:
   size_t program_index(ProgramKind kind, int32_t micro_batches) const;
-  StepInputs inputs_for(std::span<const Batch> batches, int64_t step, int64_t optimizer_step, double learning_rate);
+  StepInputs inputs_for(std::span<const Batch> batches, int64_t step, int64_t optimizer_step,
+                        double learning_rate);
   StepResult result() const;
+  DType state_type(const BucketTable& table);
   std::vector<NamedTensor> members(const std::string& buffer, const std::string& prefix);
 
   EngineOptions options_;

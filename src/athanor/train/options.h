@@ -34,14 +34,14 @@ struct BatchSizeOptions {
 };
 
 struct DataOptions {
-  std::string train;                            // text file (.txt) or token file
+  std::string train;                              // text file (.txt) or token file
   std::map<std::string, std::string> validation;  // name -> file
-  double validation_fraction = 0;               // tail of the training file that is kept for "validation"
-  std::string separator;                        // line that ends a document of a text file
-  std::string cache = "data/cache";             // where token files made of texts are kept
+  double validation_fraction = 0;                 // tail of the training file that is kept for "validation"
+  std::string separator;                          // line that ends a document of a text file
+  std::string cache = "data/cache";               // where token files made of texts are kept
   int64_t sequence_length = 256;
   bool reset_positions = false, mask_documents = false;
-  double max_epochs = 0;                        // 0: any number
+  double max_epochs = 0;  // 0: any number
   int64_t prefetch = 4;
 };
 
@@ -49,26 +49,26 @@ enum class SpikePolicy : uint8_t { off, warn, skip, stop };
 
 struct SpikeOptions {
   SpikePolicy policy = SpikePolicy::warn;
-  double z_score = 6;   // standard deviations above the running mean
-  int64_t window = 200; // steps the mean and deviation look back over
+  double z_score = 6;    // standard deviations above the running mean
+  int64_t window = 200;  // steps the mean and deviation look back over
 };
 
 struct ValidationOptions {
-  int64_t every = 0;        // steps; 0: only at the end
-  int64_t samples = 0;      // of each set; 0: all
-  bool use_average = false; // judge the averaged weights, where averaging is on
+  int64_t every = 0;         // steps; 0: only at the end
+  int64_t samples = 0;       // of each set; 0: all
+  bool use_average = false;  // judge the averaged weights, where averaging is on
 };
 
 struct CheckpointingOptions {
-  int64_t every = 0;     // steps; 0: only at the end
+  int64_t every = 0;  // steps; 0: only at the end
   int64_t keep = 2;
 };
 
 struct SampleOptions {
-  int64_t length = 0;          // tokens written at the end; 0: none
+  int64_t length = 0;  // tokens written at the end; 0: none
   std::string prompt = "\n";
   double temperature = 0.8;
-  int64_t top_k = 0;           // 0: all
+  int64_t top_k = 0;  // 0: all
 };
 
 struct DumpOptions {

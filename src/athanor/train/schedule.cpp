@@ -86,10 +86,10 @@ int64_t batch_size(const BatchSizeOptions& options, int64_t micro_batch, int64_t
 void validate_batch(const BatchSizeOptions& options, int64_t micro_batch) {
   const auto demand_multiple = [&](const char* name, int64_t value) {
     if (value % micro_batch == 0) return;
+    const int64_t below = value / micro_batch * micro_batch, above = below + micro_batch;
     throw_user_error(fmt::format("train.{} {} is not a multiple of train.micro_batch {} ({} x {} + {})", name,
                                  value, micro_batch, value / micro_batch, micro_batch, value % micro_batch),
-                     fmt::format("{} or {} would do", std::max<int64_t>(1, value / micro_batch) * micro_batch,
-                                 (value / micro_batch + 1) * micro_batch));
+                     below > 0 ? fmt::format("{} or {} would do", below, above) : fmt::format("{} would do", above));
   };
   demand_multiple("batch", options.batch);
   demand_multiple("batch_ramp_from", options.ramp_from);

@@ -147,7 +147,7 @@ TEST(BatchSize, RefusesWhatMicroBatchesDoNotDivide) {
             std::string::npos)
       << batch;
   EXPECT_NE(batch.find("8 or 12 would do"), std::string::npos) << batch;
-  EXPECT_NE(refusal({.batch = 3}, 4).find("4 or 4 would do"), 0u);
+  EXPECT_EQ(refusal({.batch = 3}, 4).find(" or "), std::string::npos);
   EXPECT_NE(refusal({.batch = 8, .ramp_from = 3, .ramp_samples = 1}, 4).find("train.batch_ramp_from 3"),
             std::string::npos);
   EXPECT_NE(refusal({.batch = 8, .ramp_from = 4, .ramp_step = 3, .ramp_samples = 1}, 4)
