@@ -174,7 +174,7 @@ void add_data_rows(OptionTable& table, DataOptions& data) {
       .at_least(0)
       .at_most(1e9)
       .may_change();
-  table.add("data.prefetch", data.prefetch, "Micro-batches prepared ahead.")
+  table.add("data.prefetch", data.prefetch, "Steps whose batches are prepared ahead.")
       .at_least(1)
       .at_most(1024)
       .may_change();

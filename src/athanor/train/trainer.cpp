@@ -144,7 +144,7 @@ class Run {
     while (progress_.step < options_.steps) {
       one_step(loader.next());
       if (due(options_.validation.every)) validate();
-      if (due(options_.checkpoint.every) || interrupts_->take_save_request()) save();
+      if (interrupts_->take_save_request() || due(options_.checkpoint.every)) save();
       outcome.stop_reason = interrupts_->stop_reason();
       if (!outcome.stop_reason.empty()) break;
     }
