@@ -1,6 +1,8 @@
 // The matrix products of a training step, one by one: time, rate, and share of the machine's measured peak.
 //
 //   bench_matmul [gpt2-124m|char-small] [fp32|bf16|fp16] [threads] [repetitions]
+#include "athanor/kernels/cpu/matmul.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,7 +15,6 @@
 
 #include "athanor/base/error.h"
 #include "athanor/device/cpu_device.h"
-#include "athanor/kernels/cpu/matmul.h"
 #include "athanor/kernels/cpu/matrix_peak.h"
 
 namespace {

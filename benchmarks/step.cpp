@@ -42,8 +42,8 @@ void configure(RunConfiguration& run, const Arguments& arguments) {
   settings.insert(settings.end(), arguments.settings.begin(), arguments.settings.end());
   load_options(run.table, system_files(), {"", settings, model_configuration_folders()});
   RunOptions& options = run.options;
-  options.data.sequence_length = arguments.sequence > 0 ? arguments.sequence
-                                                        : std::min<int64_t>(1024, options.model.maximum_positions);
+  options.data.sequence_length =
+      arguments.sequence > 0 ? arguments.sequence : std::min<int64_t>(1024, options.model.maximum_positions);
   options.model.maximum_positions = std::max(options.model.maximum_positions, options.data.sequence_length);
 }
 
@@ -56,7 +56,8 @@ Batch random_batch(const RunOptions& options, uint64_t number) {
   const auto tokens = static_cast<size_t>(batch.samples * batch.sequence_length);
   for (size_t i = 0; i < tokens; ++i) {
     const auto id = [&](size_t element) {
-      return static_cast<int32_t>(random_word(key, element) % static_cast<uint64_t>(options.model.vocabulary));
+      return static_cast<int32_t>(random_word(key, element) %
+                                  static_cast<uint64_t>(options.model.vocabulary));
     };
     batch.token_ids.push_back(id(2 * i));
     batch.labels.push_back(id(2 * i + 1));
@@ -113,7 +114,8 @@ int bench(const Arguments& arguments) {
   json["step_seconds"] = median;
   json["step_seconds_least"] = seconds.front();
   json["tokens_per_second"] = tokens / median;
-  json["mfu"] = tokens * literature_flops_per_token(options.model, options.data.sequence_length) / median / peak;
+  json["mfu"] =
+      tokens * literature_flops_per_token(options.model, options.data.sequence_length) / median / peak;
   json["mfu_computed_blocks"] = cost_of(engine.programs().programs.front()).flops / median / peak;
   json["matrix_peak_gflops"] = peak / 1e9;
   json["matrix_peak_source"] = after.source;

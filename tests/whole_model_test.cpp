@@ -41,7 +41,8 @@ TEST_P(WholeModel, TenAdamwSteps) {
   fixture.set_weights(engine);
   for (int64_t step = 0; step < fixture.steps(); ++step) {
     const Batch batch = fixture.batch(step);
-    const StepResult result = engine.train_step({&batch, 1}, step, step, fixture.learning_rate(OptimizerKind::adamw));
+    const StepResult result =
+        engine.train_step({&batch, 1}, step, step, fixture.learning_rate(OptimizerKind::adamw));
     EXPECT_NEAR(result.loss, fixture.tensor("adamw.losses")[static_cast<size_t>(step)], 1e-10);
   }
   const auto weights = engine.weights();
@@ -56,7 +57,8 @@ TEST_P(WholeModel, TenLambSteps) {
   fixture.set_weights(engine);
   for (int64_t step = 0; step < fixture.steps(); ++step) {
     const Batch batch = fixture.batch(step);
-    const StepResult result = engine.train_step({&batch, 1}, step, step, fixture.learning_rate(OptimizerKind::lamb));
+    const StepResult result =
+        engine.train_step({&batch, 1}, step, step, fixture.learning_rate(OptimizerKind::lamb));
     EXPECT_NEAR(result.loss, fixture.tensor("lamb.losses")[static_cast<size_t>(step)], 1e-10);
   }
   const auto weights = engine.weights();

@@ -68,7 +68,9 @@ class Assembler {
   }
 
   int32_t layers() const { return static_cast<int32_t>(templates_.block_kind.size()); }
-  size_t kind_of(int32_t layer) const { return static_cast<size_t>(templates_.block_kind[static_cast<size_t>(layer)]); }
+  size_t kind_of(int32_t layer) const {
+    return static_cast<size_t>(templates_.block_kind[static_cast<size_t>(layer)]);
+  }
 
   void load_batches() {
     std::vector<int32_t> loads;
@@ -168,12 +170,14 @@ class Assembler {
 
   BufferId buffer_for(const Base& base, std::string name, int32_t layer, int32_t micro_batch, int32_t index) {
     if (name.starts_with("working.") && !separate_working_) name = "master." + name.substr(8);
-    if (base.buffer_class == BufferClass::batch) name = fmt::format("batch.{}.{}", micro_batch, name.substr(6));
+    if (base.buffer_class == BufferClass::batch)
+      name = fmt::format("batch.{}.{}", micro_batch, name.substr(6));
     if (name == "residual_in") name = residual_in_;
     if (name == "residual_out") name = residual_out_;
     if (name == "d.residual_in") name = gradient_in_;
     if (name == "d.residual_out") name = gradient_out_;
-    if (name == "saved") name = fmt::format("saved.{}.{}", micro_batch, layer < 0 ? "outside" : std::to_string(layer));
+    if (name == "saved")
+      name = fmt::format("saved.{}.{}", micro_batch, layer < 0 ? "outside" : std::to_string(layer));
     if (name == "scratch") name = fmt::format("scratch.{}", index);
     if (const auto known = known_.find(name); known != known_.end()) return known->second;
     ATHANOR_ASSERT(!is_persistent(base.buffer_class), "no persistent buffer {}", name);
@@ -200,7 +204,8 @@ class Assembler {
     std::vector<Interval> intervals;
     for (size_t i = persistent_count_; i < program_.buffers.size(); ++i) {
       Buffer& buffer = program_.buffers[i];
-      if (buffer.buffer_class == BufferClass::batch) {  // the copy stream may be early, and the host reads late
+      if (buffer.buffer_class ==
+          BufferClass::batch) {  // the copy stream may be early, and the host reads late
         buffer.first_call = 0;
         buffer.last_call = static_cast<int32_t>(program_.calls.size()) - 1;
       }
@@ -232,7 +237,8 @@ PersistentPlan plan_persistent(const std::vector<BucketTable>& tables, const Com
                                const PrecisionPolicy& policy) {
   PersistentPlan plan;
   const auto add = [&](const std::string& name, BufferClass buffer_class, int64_t bytes) {
-    plan.buffers.push_back({.name = name, .buffer_class = buffer_class, .bytes = bytes, .offset = plan.bytes});
+    plan.buffers.push_back(
+        {.name = name, .buffer_class = buffer_class, .bytes = bytes, .offset = plan.bytes});
     plan.bytes += aligned(bytes);
   };
   const auto wide = static_cast<int64_t>(size_of(policy.wide));
@@ -242,7 +248,8 @@ PersistentPlan plan_persistent(const std::vector<BucketTable>& tables, const Com
     members += static_cast<int64_t>(table.members.size());
     add("master." + table.name, BufferClass::master_weights, length * wide);
     if (policy.compute != policy.wide) {
-      add("working." + table.name, BufferClass::working_weights, length * static_cast<int64_t>(size_of(policy.compute)));
+      add("working." + table.name, BufferClass::working_weights,
+          length * static_cast<int64_t>(size_of(policy.compute)));
     }
     add("gradients." + table.name, BufferClass::gradients, length * wide);
     if (options.optimizer.kind == OptimizerKind::sgd) {
@@ -259,7 +266,8 @@ PersistentPlan plan_persistent(const std::vector<BucketTable>& tables, const Com
     add(std::string("scalar.") + name, BufferClass::scalars, 8);
   }
   add("scalar.norms", BufferClass::scalars, 8 * members);
-  if (options.optimizer.kind == OptimizerKind::lamb) add("scalar.update_norms", BufferClass::scalars, 16 * members);
+  if (options.optimizer.kind == OptimizerKind::lamb)
+    add("scalar.update_norms", BufferClass::scalars, 16 * members);
   return plan;
 }
 

@@ -17,7 +17,7 @@ struct TemplateSet {
   Template embedding_forward, embedding_backward;
   std::vector<Template> block_forward, block_backward;  // by kind of block
   std::vector<int32_t> block_kind;                      // by layer
-  Template head;                                        // forward and backward in one; or validate, or predict
+  Template head;  // forward and backward in one; or validate, or predict
   // Updates, by kind of bucket (embedding, block, head).
   std::vector<Template> squared_norms, lamb_norms, optimizer;
   Template clip;
@@ -36,8 +36,10 @@ Graph load_graph(int64_t micro_batch, int64_t sequence_length);
 Graph count_valid_graph(int64_t micro_batch, int64_t sequence_length);
 Graph squared_norms_graph(const BucketTable& table, const PrecisionPolicy& policy);
 Graph clip_graph(int64_t members, const OptimizerOptions& options);
-Graph lamb_norms_graph(const BucketTable& table, const OptimizerOptions& options, const PrecisionPolicy& policy);
-Graph optimizer_graph(const BucketTable& table, const OptimizerOptions& options, const PrecisionPolicy& policy);
+Graph lamb_norms_graph(const BucketTable& table, const OptimizerOptions& options,
+                       const PrecisionPolicy& policy);
+Graph optimizer_graph(const BucketTable& table, const OptimizerOptions& options,
+                      const PrecisionPolicy& policy);
 
 StepProgram assemble(const ProgramRequest& request, TemplateSet templates, const PersistentPlan& persistent,
                      const std::vector<BucketTable>& tables, bool separate_working);

@@ -27,24 +27,35 @@ class Differentiator {
   void visit(const Operation& op) {
     using enum OperationKind;
     switch (op.kind) {
-      case embedding: return visit_embedding(op);
-      case matmul: return visit_matmul(op);
-      case layer_norm: return visit_layer_norm(op);
-      case rms_norm: return visit_rms_norm(op);
-      case gelu: return contribute_alone(op.inputs[0], gelu_gradient, {gradient(op.outputs[0]), op.inputs[0]});
-      case swiglu: return visit_swiglu(op);
-      case rotary: return visit_rotary(op);
-      case attention: return visit_attention(op);
+      case embedding:
+        return visit_embedding(op);
+      case matmul:
+        return visit_matmul(op);
+      case layer_norm:
+        return visit_layer_norm(op);
+      case rms_norm:
+        return visit_rms_norm(op);
+      case gelu:
+        return contribute_alone(op.inputs[0], gelu_gradient, {gradient(op.outputs[0]), op.inputs[0]});
+      case swiglu:
+        return visit_swiglu(op);
+      case rotary:
+        return visit_rotary(op);
+      case attention:
+        return visit_attention(op);
       case add:
         contribute(op.inputs[0], gradient(op.outputs[0]));
         contribute(op.inputs[1], gradient(op.outputs[0]));
         return;
       case dropout:
         // The mask is a pure function of its key, so the same operation on dy is the gradient.
-        return contribute_alone(op.inputs[0], dropout, {gradient(op.outputs[0]), op.inputs[1], op.inputs[2], no_value},
+        return contribute_alone(op.inputs[0], dropout,
+                                {gradient(op.outputs[0]), op.inputs[1], op.inputs[2], no_value},
                                 op.attributes);
-      case cross_entropy: return visit_cross_entropy(op);
-      case sum: return;
+      case cross_entropy:
+        return visit_cross_entropy(op);
+      case sum:
+        return;
       case slice:
         slices_[op.inputs[0]][op.attributes.offset] = gradient(op.outputs[0]);
         return;
@@ -53,7 +64,8 @@ class Differentiator {
         append(reshape, {gradient(op.outputs[0])}, {dx}, {}, Part::input_gradient);
         return contribute(op.inputs[0], dx);
       }
-      default: ATHANOR_ASSERT(false, "{} has no gradient rule", name_of(op.kind));
+      default:
+        ATHANOR_ASSERT(false, "{} has no gradient rule", name_of(op.kind));
     }
   }
 
@@ -76,7 +88,8 @@ class Differentiator {
   bool reaches(const Operation& op) const {
     if (op.kind == OperationKind::cross_entropy || op.kind == OperationKind::sum) return true;
     for (const ValueId output : op.outputs) {
-      if (output != no_value && (gradient_[static_cast<size_t>(output)] != no_value || slices_.contains(output))) {
+      if (output != no_value &&
+          (gradient_[static_cast<size_t>(output)] != no_value || slices_.contains(output))) {
         return true;
       }
     }
@@ -101,8 +114,8 @@ class Differentiator {
     return id;
   }
 
-  void append(OperationKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs, Attributes attributes,
-              Part part) {
+  void append(OperationKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+              Attributes attributes, Part part) {
     graph_.add_operation(kind, std::move(inputs), std::move(outputs), std::move(attributes), part);
   }
 
@@ -131,7 +144,8 @@ class Differentiator {
     set(of, total);
   }
 
-  void contribute_alone(ValueId of, OperationKind kind, std::vector<ValueId> inputs, Attributes attributes = {}) {
+  void contribute_alone(ValueId of, OperationKind kind, std::vector<ValueId> inputs,
+                        Attributes attributes = {}) {
     const ValueId part = make_gradient(of);
     append(kind, std::move(inputs), {part}, std::move(attributes), Part::input_gradient);
     contribute(of, part);
@@ -164,7 +178,8 @@ class Differentiator {
     append(OperationKind::matmul_weight_gradient, {dy, op.inputs[0]}, {parameter_gradient(op.inputs[1])}, {},
            Part::weight_gradient);
     if (op.inputs[2] != no_value) {
-      append(OperationKind::bias_gradient, {dy}, {parameter_gradient(op.inputs[2])}, {}, Part::weight_gradient);
+      append(OperationKind::bias_gradient, {dy}, {parameter_gradient(op.inputs[2])}, {},
+             Part::weight_gradient);
     }
   }
 
@@ -184,8 +199,8 @@ class Differentiator {
 
   void visit_swiglu(const Operation& op) {
     const ValueId dgate = make_gradient(op.inputs[0]), dup = make_gradient(op.inputs[1]);
-    append(OperationKind::swiglu_gradient, {gradient(op.outputs[0]), op.inputs[0], op.inputs[1]}, {dgate, dup}, {},
-           Part::input_gradient);
+    append(OperationKind::swiglu_gradient, {gradient(op.outputs[0]), op.inputs[0], op.inputs[1]},
+           {dgate, dup}, {}, Part::input_gradient);
     contribute(op.inputs[0], dgate);
     contribute(op.inputs[1], dup);
   }
@@ -193,16 +208,18 @@ class Differentiator {
   void visit_rotary(const Operation& op) {
     Attributes attributes = op.attributes;
     attributes.inverse = !attributes.inverse;
-    contribute_alone(op.inputs[0], OperationKind::rotary, {gradient(op.outputs[0]), op.inputs[1]}, attributes);
+    contribute_alone(op.inputs[0], OperationKind::rotary, {gradient(op.outputs[0]), op.inputs[1]},
+                     attributes);
   }
 
   void visit_attention(const Operation& op) {
-    std::vector<ValueId> inputs{gradient(op.outputs[0]), op.inputs[0], op.inputs[1], op.inputs[2], op.outputs[0],
-                                op.outputs[1]};
+    std::vector<ValueId> inputs{gradient(op.outputs[0]), op.inputs[0], op.inputs[1], op.inputs[2],
+                                op.outputs[0],           op.outputs[1]};
     inputs.insert(inputs.end(), op.inputs.begin() + 3, op.inputs.end());
     std::vector<ValueId> outputs;
     for (int i = 0; i < 3; ++i) outputs.push_back(make_gradient(op.inputs[static_cast<size_t>(i)]));
-    append(OperationKind::attention_gradient, std::move(inputs), outputs, op.attributes, Part::input_gradient);
+    append(OperationKind::attention_gradient, std::move(inputs), outputs, op.attributes,
+           Part::input_gradient);
     for (size_t i = 0; i < 3; ++i) contribute(op.inputs[i], outputs[i]);
   }
 
@@ -210,8 +227,11 @@ class Differentiator {
   void visit_cross_entropy(const Operation& op) {
     for (Operation& original : graph_.operations) {
       if (original.kind != OperationKind::cross_entropy || original.outputs[0] != op.outputs[0]) continue;
-      const ValueId valid = graph_.add_value({.name = "valid_tokens", .dtype = DType::fp64, .shape = {1},
-                                              .placements = {}, .role = Role::scalar});
+      const ValueId valid = graph_.add_value({.name = "valid_tokens",
+                                              .dtype = DType::fp64,
+                                              .shape = {1},
+                                              .placements = {},
+                                              .role = Role::scalar});
       graph_.inputs.push_back(valid);
       const ValueId dlogits = make_gradient(op.inputs[0]);
       original.inputs[2] = valid;

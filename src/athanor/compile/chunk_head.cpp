@@ -8,13 +8,14 @@ namespace athanor {
 
 namespace {
 
-// The logits of a chunk stay near this size: large enough that reading and writing the weight gradient once per
-// chunk costs little, small against the other activations.
+// The logits of a chunk stay near this size: large enough that reading and writing the weight gradient once
+// per chunk costs little, small against the other activations.
 constexpr int64_t chunk_target_bytes = int64_t{192} << 20;
 constexpr int64_t chunk_granule = 64;
 
 int64_t choose_chunk(int64_t tokens, int64_t row_bytes) {
-  const int64_t most = std::max(chunk_granule, chunk_target_bytes / row_bytes / chunk_granule * chunk_granule);
+  const int64_t most =
+      std::max(chunk_granule, chunk_target_bytes / row_bytes / chunk_granule * chunk_granule);
   const int64_t least_iterations = (tokens + most - 1) / most;
   for (int64_t n = least_iterations; n <= 2 * least_iterations; ++n) {  // equal chunks where that is near
     if (tokens % n == 0) return tokens / n;
@@ -47,8 +48,8 @@ class HeadChunker {
     for (size_t i = 0; i < graph().operations.size(); ++i) {
       const Operation& operation = graph().operations[i];
       const bool makes = operation.outputs[0] == logits;
-      const bool reads = dlogits != no_value &&
-                         std::find(operation.inputs.begin(), operation.inputs.end(), dlogits) != operation.inputs.end();
+      const bool reads = dlogits != no_value && std::find(operation.inputs.begin(), operation.inputs.end(),
+                                                          dlogits) != operation.inputs.end();
       if (makes || reads || i == loss) body_.push_back(i);
     }
     const Shape shape = graph().value(logits).shape;

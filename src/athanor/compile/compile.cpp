@@ -48,8 +48,8 @@ class Compiler {
     set.persistent_bytes = persistent.bytes;
     for (const ProgramRequest& request : requests) {
       TemplateSet templates = templates_of(request, set.tables);
-      set.programs.push_back(assemble(request, std::move(templates), persistent, set.tables,
-                                      policy_.compute != policy_.wide));
+      set.programs.push_back(
+          assemble(request, std::move(templates), persistent, set.tables, policy_.compute != policy_.wide));
       verify(set.programs.back());
     }
     return set;
@@ -61,7 +61,8 @@ class Compiler {
     return segment;
   }
 
-  Template plan(const Graph& graph, const std::vector<std::string>& saved = {}, const Template* imported = nullptr) {
+  Template plan(const Graph& graph, const std::vector<std::string>& saved = {},
+                const Template* imported = nullptr) {
     verify(graph);
     return plan_template(graph, saved, imported, backend_);
   }
@@ -79,7 +80,8 @@ class Compiler {
       result.block_backward.emplace_back();
       body(std::move(block), train, result.block_forward.back(), result.block_backward.back());
     }
-    result.head = head(request.kind == ProgramKind::predict ? std::move(model.predict) : std::move(model.head), train);
+    result.head =
+        head(request.kind == ProgramKind::predict ? std::move(model.predict) : std::move(model.head), train);
     if (train) updates(result, model, tables);
     return result;
   }
@@ -138,8 +140,8 @@ class Compiler {
 
 }  // namespace
 
-ProgramSet compile(const ModelConfig& config, std::span<const ProgramRequest> requests, const CompileOptions& options,
-                   const Backend& backend) {
+ProgramSet compile(const ModelConfig& config, std::span<const ProgramRequest> requests,
+                   const CompileOptions& options, const Backend& backend) {
   return Compiler(config, options, backend).run(requests);
 }
 

@@ -18,10 +18,10 @@ struct ProgramRequest {
   int64_t micro_batch = 1, sequence_length = 1;
 };
 
-// Compiles all programs of a run over one persistent plan; every graph and program is verified. Nothing large is
-// allocated: the sizes are known before the run starts. User errors as in validate(ModelConfig).
-ProgramSet compile(const ModelConfig& config, std::span<const ProgramRequest> requests, const CompileOptions& options,
-                   const Backend& backend);
+// Compiles all programs of a run over one persistent plan; every graph and program is verified. Nothing large
+// is allocated: the sizes are known before the run starts. User errors as in validate(ModelConfig).
+ProgramSet compile(const ModelConfig& config, std::span<const ProgramRequest> requests,
+                   const CompileOptions& options, const Backend& backend);
 
 // Bytes of the persistent arena plus the largest transient one.
 int64_t planned_bytes(const ProgramSet& set);

@@ -13,9 +13,14 @@ class Fuser {
   Segment run() {
     for (size_t i = 0; i < forward(); ++i) {
       switch (operations()[i].kind) {
-        case OperationKind::gelu: activation_into_product(i); break;
-        case OperationKind::add: add_into_dropout_or_norm(i); break;
-        default: break;
+        case OperationKind::gelu:
+          activation_into_product(i);
+          break;
+        case OperationKind::add:
+          add_into_dropout_or_norm(i);
+          break;
+        default:
+          break;
       }
     }
     Graph& graph = segment_.graph;
@@ -49,7 +54,8 @@ class Fuser {
   int64_t readers(ValueId value) {
     int64_t count = 0;
     for (size_t i = 0; i < operations().size(); ++i) {
-      if (!removed_[i]) count += std::count(operations()[i].inputs.begin(), operations()[i].inputs.end(), value);
+      if (!removed_[i])
+        count += std::count(operations()[i].inputs.begin(), operations()[i].inputs.end(), value);
     }
     return count;
   }
@@ -69,7 +75,8 @@ class Fuser {
     const Operation add = operations()[i];
     if (const int64_t at = producer(add.inputs[1], i); at >= 0) {
       Operation& dropout = operations()[static_cast<size_t>(at)];
-      if (dropout.kind == OperationKind::dropout && dropout.inputs[3] == no_value && readers(add.inputs[1]) == 1) {
+      if (dropout.kind == OperationKind::dropout && dropout.inputs[3] == no_value &&
+          readers(add.inputs[1]) == 1) {
         dropout.inputs[3] = add.inputs[0];
         dropout.outputs[0] = add.outputs[0];
         removed_[i] = true;
@@ -78,7 +85,8 @@ class Fuser {
     }
     for (size_t j = i + 1; j < forward(); ++j) {
       Operation& next = operations()[j];
-      const bool reads = std::find(next.inputs.begin(), next.inputs.end(), add.outputs[0]) != next.inputs.end();
+      const bool reads =
+          std::find(next.inputs.begin(), next.inputs.end(), add.outputs[0]) != next.inputs.end();
       if (!reads) continue;
       const bool layer = next.kind == OperationKind::layer_norm;
       if ((layer || next.kind == OperationKind::rms_norm) && next.inputs[0] == add.outputs[0]) {
@@ -97,6 +105,8 @@ class Fuser {
 
 }  // namespace
 
-Segment fuse(Segment segment) { return Fuser(std::move(segment)).run(); }
+Segment fuse(Segment segment) {
+  return Fuser(std::move(segment)).run();
+}
 
 }  // namespace athanor

@@ -64,7 +64,8 @@ Segment merge_products(Segment segment) {
         const Operation& last = operations[group.back()];
         const Operation& next = operations[j];
         if (next.kind == OperationKind::matmul && next.inputs[0] == last.inputs[0] &&
-            follows(graph, last.inputs[1], next.inputs[1]) && follows(graph, last.inputs[2], next.inputs[2])) {
+            follows(graph, last.inputs[1], next.inputs[1]) &&
+            follows(graph, last.inputs[2], next.inputs[2])) {
           group.push_back(j);
         }
       }

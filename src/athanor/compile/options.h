@@ -44,14 +44,15 @@ struct Backend {
   std::string name;
   std::function<bool(OperationKind, DType)> supports;
   // Scratch bytes of one operation with these operands.
-  std::function<int64_t(const Operation&, std::span<const OperandType>, std::span<const OperandType>)> workspace_bytes;
+  std::function<int64_t(const Operation&, std::span<const OperandType>, std::span<const OperandType>)>
+      workspace_bytes;
 };
 
 struct CompileOptions {
   Precision precision = Precision::fp32;
-  DType residual = DType::fp32;          // of the residual stream with 16-bit compute
+  DType residual = DType::fp32;  // of the residual stream with 16-bit compute
   Recompute recompute = Recompute::none;
-  int64_t head_chunk_tokens = 0;         // tokens whose logits exist at once; 0: chosen by size
+  int64_t head_chunk_tokens = 0;  // tokens whose logits exist at once; 0: chosen by size
   OptimizerOptions optimizer;
 };
 

@@ -36,7 +36,8 @@ Segment differentiate(Segment segment);
 Segment fuse(Segment segment);
 
 // precision.cpp: gives every value its type and casts product operands that have another.
-PrecisionPolicy policy_of(const CompileOptions& options, const Backend& backend, std::vector<std::string>& notes);
+PrecisionPolicy policy_of(const CompileOptions& options, const Backend& backend,
+                          std::vector<std::string>& notes);
 Segment assign_precision(Segment segment, const PrecisionPolicy& policy);
 
 // chunk_head.cpp: makes the vocabulary product, cross entropy and both gradients of the product one loop over

@@ -5,7 +5,9 @@
 
 namespace athanor {
 
-int64_t aligned(int64_t bytes) { return (bytes + memory_alignment - 1) / memory_alignment * memory_alignment; }
+int64_t aligned(int64_t bytes) {
+  return (bytes + memory_alignment - 1) / memory_alignment * memory_alignment;
+}
 
 // Largest first, each at the lowest offset that is free while it lives: the usual greedy for this NP-hard
 // problem; on a training step, where lives nest, it ends at or within a few percent of the lower bound.
@@ -28,8 +30,9 @@ int64_t pack(std::vector<Interval>& intervals) {
     }
     interval.offset = offset;
     total = std::max(total, offset + bytes);
-    const auto at = std::upper_bound(placed.begin(), placed.end(), offset,
-                                     [&](int64_t value, size_t other) { return value < intervals[other].offset; });
+    const auto at = std::upper_bound(placed.begin(), placed.end(), offset, [&](int64_t value, size_t other) {
+      return value < intervals[other].offset;
+    });
     placed.insert(at, index);
   }
   return total;

@@ -31,7 +31,8 @@ class TemplatePlanner {
         place(storage, component, *bound_[static_cast<size_t>(component.anchor)]);
       } else if (component.saved) {
         const int32_t base = base_named("saved", BufferClass::saved);
-        place(storage, component, Slot{base, result_.bases[static_cast<size_t>(base)].bytes, component.token_stride, 0});
+        place(storage, component,
+              Slot{base, result_.bases[static_cast<size_t>(base)].bytes, component.token_stride, 0});
         result_.bases[static_cast<size_t>(base)].bytes += aligned(component.bytes);
       } else if (component.bytes > 0) {
         scratch.push_back({component.bytes, component.first, component.last, -1});
@@ -84,17 +85,26 @@ class TemplatePlanner {
 
   Slot slot_from_outside(const Value& value) {
     switch (value.role) {
-      case Role::parameter: return member_slot(value, value.name, "working.", BufferClass::working_weights);
-      case Role::parameter_gradient: return member_slot(value, value.name.substr(2), "gradients.", BufferClass::gradients);
-      case Role::batch: return whole_slot(value, "batch." + value.name, BufferClass::batch);
-      case Role::scalar: return whole_slot(value, "scalar." + value.name, BufferClass::scalars);
-      case Role::master: return whole_slot(value, value.name, BufferClass::master_weights);
-      case Role::working: return whole_slot(value, value.name, BufferClass::working_weights);
-      case Role::bucket_gradient: return whole_slot(value, value.name, BufferClass::gradients);
+      case Role::parameter:
+        return member_slot(value, value.name, "working.", BufferClass::working_weights);
+      case Role::parameter_gradient:
+        return member_slot(value, value.name.substr(2), "gradients.", BufferClass::gradients);
+      case Role::batch:
+        return whole_slot(value, "batch." + value.name, BufferClass::batch);
+      case Role::scalar:
+        return whole_slot(value, "scalar." + value.name, BufferClass::scalars);
+      case Role::master:
+        return whole_slot(value, value.name, BufferClass::master_weights);
+      case Role::working:
+        return whole_slot(value, value.name, BufferClass::working_weights);
+      case Role::bucket_gradient:
+        return whole_slot(value, value.name, BufferClass::gradients);
       case Role::optimizer_state:
-        return whole_slot(value, value.name,
-                          value.name.starts_with("average") ? BufferClass::average_weights : BufferClass::optimizer_state);
-      default: break;
+        return whole_slot(
+            value, value.name,
+            value.name.starts_with("average") ? BufferClass::average_weights : BufferClass::optimizer_state);
+      default:
+        break;
     }
     if (imported_ != nullptr) {
       const ValueId original = imported_->graph.find(value.name);
@@ -111,12 +121,14 @@ class TemplatePlanner {
 
   Slot whole_slot(const Value& value, const std::string& base_name, BufferClass buffer_class) {
     const int32_t base = base_named(base_name, buffer_class);
-    result_.bases[static_cast<size_t>(base)].bytes = value.shape.elements() * static_cast<int64_t>(size_of(value.dtype));
+    result_.bases[static_cast<size_t>(base)].bytes =
+        value.shape.elements() * static_cast<int64_t>(size_of(value.dtype));
     return {base, 0, value.shape.elements_per_token(), 0};
   }
 
   // A parameter, or neighbours merged as "a+b", within its bucket.
-  Slot member_slot(const Value& value, const std::string& names, const std::string& prefix, BufferClass buffer_class) {
+  Slot member_slot(const Value& value, const std::string& names, const std::string& prefix,
+                   BufferClass buffer_class) {
     const std::string first = names.substr(0, names.find('+'));
     const auto element = static_cast<int64_t>(size_of(value.dtype));
     for (const BucketTable& table : graph().tables) {
@@ -141,7 +153,8 @@ class TemplatePlanner {
       } else {
         const auto element = static_cast<int64_t>(size_of(graph().value(id).dtype));
         slot.offset += (storage.position(id) - storage.position(from)) * element;
-        if (storage.chunk_rows(id) > 0) slot.chunk_bytes = storage.chunk_rows(id) * slot.token_stride * element;
+        if (storage.chunk_rows(id) > 0)
+          slot.chunk_bytes = storage.chunk_rows(id) * slot.token_stride * element;
       }
       result_.slots[static_cast<size_t>(id)] = slot;
     }
@@ -153,11 +166,13 @@ class TemplatePlanner {
       if (row_of(operation.kind).is_view) continue;
       Instruction instruction;
       instruction.operation = static_cast<int32_t>(i);
-      instruction.stream = operation.kind == OperationKind::load_batch ? StreamKind::copy : StreamKind::compute;
-      instruction.workspace_bytes =
-          backend_.workspace_bytes(operation, types_of(graph(), operation.inputs), types_of(graph(), operation.outputs));
+      instruction.stream =
+          operation.kind == OperationKind::load_batch ? StreamKind::copy : StreamKind::compute;
+      instruction.workspace_bytes = backend_.workspace_bytes(operation, types_of(graph(), operation.inputs),
+                                                             types_of(graph(), operation.outputs));
       if (instruction.workspace_bytes > 0) {
-        scratch.push_back({instruction.workspace_bytes, static_cast<int64_t>(i), static_cast<int64_t>(i), -1});
+        scratch.push_back(
+            {instruction.workspace_bytes, static_cast<int64_t>(i), static_cast<int64_t>(i), -1});
         workspace_owner_.push_back(result_.instructions.size());
       }
       result_.instructions.push_back(instruction);

@@ -5,13 +5,22 @@
 
 namespace athanor {
 
-PrecisionPolicy policy_of(const CompileOptions& options, const Backend& backend, std::vector<std::string>& notes) {
+PrecisionPolicy policy_of(const CompileOptions& options, const Backend& backend,
+                          std::vector<std::string>& notes) {
   PrecisionPolicy policy;
   switch (options.precision) {
-    case Precision::fp64: policy = {DType::fp64, DType::fp64, DType::fp64}; break;
-    case Precision::fp32: policy = {DType::fp32, DType::fp32, DType::fp32}; break;
-    case Precision::bf16: policy = {DType::bf16, options.residual, DType::fp32}; break;
-    case Precision::fp16: policy = {DType::fp16, options.residual, DType::fp32}; break;
+    case Precision::fp64:
+      policy = {DType::fp64, DType::fp64, DType::fp64};
+      break;
+    case Precision::fp32:
+      policy = {DType::fp32, DType::fp32, DType::fp32};
+      break;
+    case Precision::bf16:
+      policy = {DType::bf16, options.residual, DType::fp32};
+      break;
+    case Precision::fp16:
+      policy = {DType::fp16, options.residual, DType::fp32};
+      break;
   }
   if (backend.supports(OperationKind::matmul, policy.compute)) return policy;
   const DType wanted = policy.compute;
@@ -32,10 +41,13 @@ DType type_of(Role role, const PrecisionPolicy& policy) {
     case Role::activation:
     case Role::activation_gradient:
     case Role::parameter:
-    case Role::working: return policy.compute;
+    case Role::working:
+      return policy.compute;
     case Role::residual:
-    case Role::residual_gradient: return policy.residual;
-    default: return policy.wide;
+    case Role::residual_gradient:
+      return policy.residual;
+    default:
+      return policy.wide;
   }
 }
 

@@ -14,11 +14,15 @@ bool is_cheap(const Operation& operation, size_t output) {
   switch (operation.kind) {
     case OperationKind::gelu:
     case OperationKind::swiglu:
-    case OperationKind::cast: return true;
-    case OperationKind::matmul: return output == 1;  // the activation, from the kept product
+    case OperationKind::cast:
+      return true;
+    case OperationKind::matmul:
+      return output == 1;  // the activation, from the kept product
     case OperationKind::layer_norm:
-    case OperationKind::rms_norm: return output == 0;
-    default: return false;
+    case OperationKind::rms_norm:
+      return output == 0;
+    default:
+      return false;
   }
 }
 

@@ -52,7 +52,8 @@ SplitSegment split(const Segment& segment) {
     const std::string& name = result.backward.value(id).name;
     if (inputs.contains(name)) continue;  // both parts are given it
     result.saved.push_back(name);
-    if (const ValueId mine = result.forward.find(name); !outputs.contains(name)) result.forward.outputs.push_back(mine);
+    if (const ValueId mine = result.forward.find(name); !outputs.contains(name))
+      result.forward.outputs.push_back(mine);
   }
   return result;
 }

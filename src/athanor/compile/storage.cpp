@@ -37,10 +37,18 @@ void Storage::find_views() {
     const int64_t rows =
         operation.region >= 0 ? graph_.regions[static_cast<size_t>(operation.region)].chunk_rows : 0;
     switch (operation.kind) {
-      case OperationKind::slice: edges_.push_back({x, y, operation.attributes.offset, 0}); break;
-      case OperationKind::reshape: edges_.push_back({x, y, 0, 0}); break;
-      case OperationKind::chunk: edges_.push_back({x, y, 0, rows}); break;
-      case OperationKind::collect: edges_.push_back({y, x, 0, rows}); break;
+      case OperationKind::slice:
+        edges_.push_back({x, y, operation.attributes.offset, 0});
+        break;
+      case OperationKind::reshape:
+        edges_.push_back({x, y, 0, 0});
+        break;
+      case OperationKind::chunk:
+        edges_.push_back({x, y, 0, rows});
+        break;
+      case OperationKind::collect:
+        edges_.push_back({y, x, 0, rows});
+        break;
       case OperationKind::concat: {
         int64_t position = 0;
         for (const ValueId part : operation.inputs) {
@@ -49,7 +57,8 @@ void Storage::find_views() {
         }
         break;
       }
-      default: break;
+      default:
+        break;
     }
   }
 }
@@ -152,13 +161,15 @@ bool Storage::dies_at(ValueId in, int64_t operation) const {
     const auto index = static_cast<size_t>(id);
     if (saved_[index] || read_[index] > operation) return false;
     const int64_t writer = written_[index];
-    if (region >= 0 && writer >= 0 && graph_.operations[static_cast<size_t>(writer)].region != region) return false;
+    if (region >= 0 && writer >= 0 && graph_.operations[static_cast<size_t>(writer)].region != region)
+      return false;
   }
   return true;
 }
 
 bool Storage::try_share(size_t operation, ValueId in, ValueId out) {
-  if (graph_.value(in).dtype != graph_.value(out).dtype || width(in) != width(out) || bytes(in) != bytes(out)) return false;
+  if (graph_.value(in).dtype != graph_.value(out).dtype || width(in) != width(out) || bytes(in) != bytes(out))
+    return false;
   if (chunk_rows(in) > 0 || chunk_rows(out) > 0) return false;
   if (component_[static_cast<size_t>(in)] == component_[static_cast<size_t>(out)]) return false;
   if (!dies_at(in, static_cast<int64_t>(operation))) return false;

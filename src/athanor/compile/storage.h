@@ -14,10 +14,10 @@ namespace athanor {
 struct StorageComponent {
   std::vector<ValueId> members;
   ValueId owner = no_value;
-  ValueId anchor = no_value;  // a member whose place is given from outside, if any
-  bool saved = false;         // holds a value that backward reads
-  int64_t token_stride = 0;   // elements, of the owner
-  int64_t bytes = 0;          // of the owner
+  ValueId anchor = no_value;    // a member whose place is given from outside, if any
+  bool saved = false;           // holds a value that backward reads
+  int64_t token_stride = 0;     // elements, of the owner
+  int64_t bytes = 0;            // of the owner
   int64_t first = 0, last = 0;  // operations between which it must keep its bytes, inclusive
 };
 
@@ -43,7 +43,9 @@ class Storage {
 
   void find_views();
   void find_components();
-  StorageComponent& component_of(ValueId id) { return components_[static_cast<size_t>(component_[static_cast<size_t>(id)])]; }
+  StorageComponent& component_of(ValueId id) {
+    return components_[static_cast<size_t>(component_[static_cast<size_t>(id)])];
+  }
   void measure(StorageComponent& component) const;
   bool try_share(size_t operation, ValueId in, ValueId out);
   bool dies_at(ValueId in, int64_t operation) const;
@@ -56,7 +58,8 @@ class Storage {
   std::vector<Edge> edges_;
   std::vector<int32_t> component_;
   std::vector<int64_t> position_, chunk_rows_;
-  std::vector<int64_t> written_, read_;  // operation that writes a value (-1: none), last that reads it (-1: none)
+  std::vector<int64_t> written_,
+      read_;  // operation that writes a value (-1: none), last that reads it (-1: none)
   std::vector<StorageComponent> components_;
 };
 

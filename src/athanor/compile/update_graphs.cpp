@@ -31,7 +31,9 @@ Graph single(Graph graph, OperationKind kind, std::vector<ValueId> inputs, std::
 }
 
 // "block.{layer}" -> "block"
-std::string stem(const BucketTable& table) { return table.name.substr(0, table.name.find('.')); }
+std::string stem(const BucketTable& table) {
+  return table.name.substr(0, table.name.find('.'));
+}
 
 Attributes update_attributes(OperationKind kind, const OptimizerOptions& options) {
   Attributes attributes;
@@ -77,11 +79,13 @@ Graph squared_norms_graph(const BucketTable& table, const PrecisionPolicy& polic
   Graph graph;
   graph.name = "squared_norms." + stem(table);
   graph.tables.push_back(table);
-  const ValueId gradient = make(graph, "gradients." + table.name, policy.wide, {table.length()}, Role::bucket_gradient);
+  const ValueId gradient =
+      make(graph, "gradients." + table.name, policy.wide, {table.length()}, Role::bucket_gradient);
   const ValueId norms = scalar(graph, "norms", static_cast<int64_t>(table.members.size()));
   Attributes attributes;
   attributes.table = 0;
-  return single(std::move(graph), OperationKind::squared_norms, {gradient}, {norms}, attributes, Part::update);
+  return single(std::move(graph), OperationKind::squared_norms, {gradient}, {norms}, attributes,
+                Part::update);
 }
 
 Graph clip_graph(int64_t members, const OptimizerOptions& options) {
@@ -93,10 +97,12 @@ Graph clip_graph(int64_t members, const OptimizerOptions& options) {
   const ValueId skip = scalar(graph, "skip");
   Attributes attributes;
   attributes.maximum_norm = options.maximum_norm;
-  return single(std::move(graph), OperationKind::clip, {norms, valid, loss}, {norm, factor, skip}, attributes, Part::update);
+  return single(std::move(graph), OperationKind::clip, {norms, valid, loss}, {norm, factor, skip}, attributes,
+                Part::update);
 }
 
-Graph lamb_norms_graph(const BucketTable& table, const OptimizerOptions& options, const PrecisionPolicy& policy) {
+Graph lamb_norms_graph(const BucketTable& table, const OptimizerOptions& options,
+                       const PrecisionPolicy& policy) {
   Graph graph;
   graph.name = "lamb_norms." + stem(table);
   graph.tables.push_back(table);
@@ -105,13 +111,15 @@ Graph lamb_norms_graph(const BucketTable& table, const OptimizerOptions& options
   const ValueId factor = scalar(graph, "clip_factor"), skip = scalar(graph, "skip");
   const ValueId master = make(graph, "master." + table.name, policy.wide, shape, Role::master);
   const ValueId first = make(graph, "first_moment." + table.name, policy.wide, shape, Role::optimizer_state);
-  const ValueId second = make(graph, "second_moment." + table.name, policy.wide, shape, Role::optimizer_state);
+  const ValueId second =
+      make(graph, "second_moment." + table.name, policy.wide, shape, Role::optimizer_state);
   const ValueId norms = scalar(graph, "update_norms", 2 * static_cast<int64_t>(table.members.size()));
-  return single(std::move(graph), OperationKind::lamb_norms, {gradient, factor, skip, master, first, second}, {norms},
-                update_attributes(OperationKind::lamb_norms, options), Part::update);
+  return single(std::move(graph), OperationKind::lamb_norms, {gradient, factor, skip, master, first, second},
+                {norms}, update_attributes(OperationKind::lamb_norms, options), Part::update);
 }
 
-Graph optimizer_graph(const BucketTable& table, const OptimizerOptions& options, const PrecisionPolicy& policy) {
+Graph optimizer_graph(const BucketTable& table, const OptimizerOptions& options,
+                      const PrecisionPolicy& policy) {
   Graph graph;
   graph.name = "optimizer." + stem(table);
   graph.tables.push_back(table);
@@ -139,7 +147,8 @@ Graph optimizer_graph(const BucketTable& table, const OptimizerOptions& options,
   const OperationKind kind = options.kind == OptimizerKind::adamw ? OperationKind::adamw
                              : options.kind == OptimizerKind::sgd ? OperationKind::sgd
                                                                   : OperationKind::lamb;
-  return single(std::move(graph), kind, std::move(inputs), std::move(outputs), update_attributes(kind, options), Part::update);
+  return single(std::move(graph), kind, std::move(inputs), std::move(outputs),
+                update_attributes(kind, options), Part::update);
 }
 
 }  // namespace athanor

@@ -21,12 +21,16 @@ bool is_float(DType dtype);
 constexpr size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::fp64:
-    case DType::int64: return 8;
+    case DType::int64:
+      return 8;
     case DType::fp32:
-    case DType::int32: return 4;
+    case DType::int32:
+      return 4;
     case DType::bf16:
-    case DType::fp16: return 2;
-    default: return 1;
+    case DType::fp16:
+      return 2;
+    default:
+      return 1;
   }
 }
 
@@ -42,7 +46,9 @@ struct BFloat16 {
       bits = static_cast<uint16_t>((word + 0x7fffU + ((word >> 16) & 1U)) >> 16);
     }
   }
-  explicit constexpr operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+  explicit constexpr operator float() const {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
 };
 
 // IEEE binary16. Conversion rounds to nearest even; overflow gives infinity.
@@ -54,13 +60,35 @@ struct Float16 {
 };
 
 // The DType that stores a C++ type.
-template <class T> struct dtype_of;
-template <> struct dtype_of<double> { static constexpr DType value = DType::fp64; };
-template <> struct dtype_of<float> { static constexpr DType value = DType::fp32; };
-template <> struct dtype_of<BFloat16> { static constexpr DType value = DType::bf16; };
-template <> struct dtype_of<Float16> { static constexpr DType value = DType::fp16; };
-template <> struct dtype_of<int64_t> { static constexpr DType value = DType::int64; };
-template <> struct dtype_of<int32_t> { static constexpr DType value = DType::int32; };
-template <> struct dtype_of<uint8_t> { static constexpr DType value = DType::u8; };
+template <class T>
+struct dtype_of;
+template <>
+struct dtype_of<double> {
+  static constexpr DType value = DType::fp64;
+};
+template <>
+struct dtype_of<float> {
+  static constexpr DType value = DType::fp32;
+};
+template <>
+struct dtype_of<BFloat16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct dtype_of<Float16> {
+  static constexpr DType value = DType::fp16;
+};
+template <>
+struct dtype_of<int64_t> {
+  static constexpr DType value = DType::int64;
+};
+template <>
+struct dtype_of<int32_t> {
+  static constexpr DType value = DType::int32;
+};
+template <>
+struct dtype_of<uint8_t> {
+  static constexpr DType value = DType::u8;
+};
 
 }  // namespace athanor

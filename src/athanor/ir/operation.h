@@ -68,33 +68,58 @@ enum class Activation : uint8_t { none, gelu };
 // All attributes of all kinds in one flat struct; the row's mask says which ones a kind has.
 struct Attributes {
   double epsilon = 1e-5;
-  double scale = 1;            // attention: of the scores
-  double probability = 0;      // dropout
-  double theta = 10000;        // rotary
-  double rope_factor = 1;      // rotary: Llama 3.1 scaling; 1 is none
+  double scale = 1;        // attention: of the scores
+  double probability = 0;  // dropout
+  double theta = 10000;    // rotary
+  double rope_factor = 1;  // rotary: Llama 3.1 scaling; 1 is none
   double rope_low = 1, rope_high = 4;
   int64_t rope_original = 8192;
-  bool inverse = false;        // rotary: turn back (the gradient)
-  int64_t window = 0;          // attention: keys visible to a query, itself included; 0 is all
+  bool inverse = false;  // rotary: turn back (the gradient)
+  int64_t window = 0;    // attention: keys visible to a query, itself included; 0 is all
   double label_smoothing = 0, z_loss = 0, soft_cap = 0;  // cross_entropy; soft_cap 0 is none
-  int64_t offset = 0;          // slice: first element within the row
-  int64_t region = -1;         // chunk, collect: index in Graph::regions
-  int64_t table = -1;          // bucket operations: index in Graph::tables
-  Activation activation = Activation::none;  // matmul
+  int64_t offset = 0;                                    // slice: first element within the row
+  int64_t region = -1;                                   // chunk, collect: index in Graph::regions
+  int64_t table = -1;                                    // bucket operations: index in Graph::tables
+  Activation activation = Activation::none;              // matmul
   double beta1 = 0.9, beta2 = 0.95, momentum = 0, maximum_norm = 0, average_decay = 0;
   double trust_low = 0, trust_high = 0;  // lamb: bounds of the trust ratio; 0, 0 is unbounded
   bool nesterov = false;
-  std::string name = {};       // random operations: the logical name that keys them; "{layer}" is filled in
+  std::string name = {};  // random operations: the logical name that keys them; "{layer}" is filled in
   friend bool operator==(const Attributes&, const Attributes&) = default;
 };
 
 enum class Field : uint8_t {
-  epsilon, scale, probability, theta, rope_factor, rope_low, rope_high, rope_original, inverse, window,
-  label_smoothing, z_loss, soft_cap, offset, region, table, activation, beta1, beta2, momentum, maximum_norm,
-  average_decay, trust_low, trust_high, nesterov, name,
+  epsilon,
+  scale,
+  probability,
+  theta,
+  rope_factor,
+  rope_low,
+  rope_high,
+  rope_original,
+  inverse,
+  window,
+  label_smoothing,
+  z_loss,
+  soft_cap,
+  offset,
+  region,
+  table,
+  activation,
+  beta1,
+  beta2,
+  momentum,
+  maximum_norm,
+  average_decay,
+  trust_low,
+  trust_high,
+  nesterov,
+  name,
 };
 using FieldMask = uint64_t;
-constexpr FieldMask mask_of(Field field) { return uint64_t{1} << static_cast<int>(field); }
+constexpr FieldMask mask_of(Field field) {
+  return uint64_t{1} << static_cast<int>(field);
+}
 
 // FLOPs (a multiply-add is two) and bytes that the operation reads and writes at least once.
 struct Cost {
@@ -134,7 +159,9 @@ struct OperationRow {
 };
 
 const OperationRow& row_of(OperationKind kind);
-inline std::string_view name_of(OperationKind kind) { return row_of(kind).name; }
+inline std::string_view name_of(OperationKind kind) {
+  return row_of(kind).name;
+}
 std::optional<OperationKind> parse_operation_kind(std::string_view name);
 
 // Prints "epsilon=1e-05 name=..." for the fields of `mask`; parse_attribute sets one from its printed form

@@ -55,14 +55,15 @@ struct Range {
 // For each dim, the ascending, disjoint global index ranges that the rank at `coordinates` holds. Axes that
 // shard the same dim nest in mesh order: the later axis cuts what the earlier one left. Part i of n of a
 // length L is [i*c, (i+1)*c) cut off at L, with c = ceil(L/n): trailing parts may be short or empty.
-std::vector<std::vector<Range>> owned_ranges(const Shape& shape, const Placements& placements, const Mesh& mesh,
-                                             const Coordinates& coordinates);
+std::vector<std::vector<Range>> owned_ranges(const Shape& shape, const Placements& placements,
+                                             const Mesh& mesh, const Coordinates& coordinates);
 
 // The shape that storage of any rank's part has: the ceiling, equal on all ranks.
 Shape storage_shape(const Shape& shape, const Placements& placements, const Mesh& mesh);
 
 const char* name_of(Axis axis);
-std::string to_text(const Placements& placements);  // "" when replicated on all axes, else "{tensor:shard(1)}"
+std::string to_text(
+    const Placements& placements);  // "" when replicated on all axes, else "{tensor:shard(1)}"
 std::optional<Placements> parse_placements(std::string_view text);  // the inverse; nothing for other text
 
 }  // namespace athanor

@@ -46,7 +46,9 @@ int64_t available_memory_bytes() {
   return std::min(free >= 0 ? free : std::numeric_limits<int64_t>::max(), cgroup_free_bytes());
 }
 
-int64_t resident_memory_bytes() { return std::max<int64_t>(0, proc_kilobytes("/proc/self/status", "VmRSS:")); }
+int64_t resident_memory_bytes() {
+  return std::max<int64_t>(0, proc_kilobytes("/proc/self/status", "VmRSS:"));
+}
 
 int64_t peak_resident_memory_bytes() {
   rusage usage{};

@@ -8,8 +8,8 @@
 
 namespace athanor {
 
-int64_t available_memory_bytes();    // MemAvailable, or what is left of a cgroup's limit if that is less
-int64_t resident_memory_bytes();     // of this process now
+int64_t available_memory_bytes();  // MemAvailable, or what is left of a cgroup's limit if that is less
+int64_t resident_memory_bytes();   // of this process now
 int64_t peak_resident_memory_bytes();
 std::string processor_name();
 

@@ -1,9 +1,9 @@
 // The step program: what compile makes and execute, the verifier, the planner's print and the simulator read.
 //
 // A program is a list of calls of templates. A template is one compiled segment (a block's forward, say); its
-// values have slots: an offset from one of the template's bases. A call binds the bases to buffers. Buffers lie
-// in one of two arenas: persistent (weights, optimizer state, gradients: one plan for all programs of a set)
-// and transient (planned per program, lifetimes in calls). Nothing is allocated while a step runs.
+// values have slots: an offset from one of the template's bases. A call binds the bases to buffers. Buffers
+// lie in one of two arenas: persistent (weights, optimizer state, gradients: one plan for all programs of a
+// set) and transient (planned per program, lifetimes in calls). Nothing is allocated while a step runs.
 // Thread safety: a value type, constant once compiled.
 #pragma once
 
@@ -28,10 +28,10 @@ enum class BufferClass : uint8_t {
   optimizer_state,
   average_weights,
   scalars,
-  batch,      // the step's micro-batches
-  residual,   // residual stream and its gradient at segment boundaries
-  saved,      // kept from forward to backward
-  scratch,    // values that live within one call, and kernel workspaces
+  batch,     // the step's micro-batches
+  residual,  // residual stream and its gradient at segment boundaries
+  saved,     // kept from forward to backward
+  scratch,   // values that live within one call, and kernel workspaces
 };
 inline constexpr int buffer_class_count = 10;
 const char* name_of(BufferClass buffer_class);
@@ -44,21 +44,22 @@ struct Buffer {
   std::string name;  // "saved.3", "gradients.block.3"
   BufferClass buffer_class{};
   int64_t bytes = 0;
-  int64_t offset = -1;                     // within its arena, 64-byte aligned
-  int32_t first_call = -1, last_call = -1; // transient: calls between which it is live, inclusive
+  int64_t offset = -1;                      // within its arena, 64-byte aligned
+  int32_t first_call = -1, last_call = -1;  // transient: calls between which it is live, inclusive
 };
 
 // Where a value of a template is: bytes from a base. A view's token_stride is in elements.
 struct Slot {
-  int32_t base = -1;          // index in Template::bases; -1: the value needs no storage
+  int32_t base = -1;  // index in Template::bases; -1: the value needs no storage
   int64_t offset = 0;
   int64_t token_stride = 0;
-  int64_t chunk_bytes = 0;    // in a region: added once per iteration
+  int64_t chunk_bytes = 0;  // in a region: added once per iteration
 };
 
 // One of the places a template's slots are relative to.
 struct Base {
-  std::string name;  // "residual_in", "saved", "scratch", "working.block", "gradients.embedding", "batch.labels"
+  std::string
+      name;  // "residual_in", "saved", "scratch", "working.block", "gradients.embedding", "batch.labels"
   BufferClass buffer_class{};
   int64_t bytes = 0;
 };
@@ -67,7 +68,7 @@ struct Base {
 struct Instruction {
   int32_t operation = -1;  // index in Template::graph.operations
   StreamKind stream = StreamKind::compute;
-  Slot workspace;          // base -1 when it needs none
+  Slot workspace;  // base -1 when it needs none
   int64_t workspace_bytes = 0;
 };
 
@@ -81,11 +82,12 @@ struct Template {
 
 struct Call {
   TemplateId template_id = -1;
-  int32_t layer = -1;        // fills in "{layer}"; -1 outside of blocks
-  int32_t micro_batch = -1;  // -1: once a step
-  std::vector<BufferId> buffers;       // by base of the template
-  std::vector<int64_t> base_offsets;   // bytes into each of these buffers
-  // By operation of the template: whether a row that accumulates adds (true) or is the first to write (false).
+  int32_t layer = -1;                 // fills in "{layer}"; -1 outside of blocks
+  int32_t micro_batch = -1;           // -1: once a step
+  std::vector<BufferId> buffers;      // by base of the template
+  std::vector<int64_t> base_offsets;  // bytes into each of these buffers
+  // By operation of the template: whether a row that accumulates adds (true) or is the first to write
+  // (false).
   std::vector<bool> accumulate;
   std::vector<int32_t> waits;  // earlier calls, on other streams, that must have ended
 };
@@ -106,9 +108,9 @@ struct StepProgram {
 // All programs of a run over one persistent plan.
 struct ProgramSet {
   int64_t persistent_bytes = 0;
-  std::vector<BucketTable> tables;   // one per bucket, "{layer}" filled in: embedding, block 0 .. L-1, head
+  std::vector<BucketTable> tables;  // one per bucket, "{layer}" filled in: embedding, block 0 .. L-1, head
   std::vector<StepProgram> programs;
-  std::vector<std::string> notes;    // printed before the start: fallbacks and choices the compiler made
+  std::vector<std::string> notes;  // printed before the start: fallbacks and choices the compiler made
 };
 
 // The address of an operation in plan, records, simulation and hang reports.
@@ -136,8 +138,8 @@ Cost cost_of(const StepProgram& program);
 // dependency between streams has no wait.
 void verify(const StepProgram& program);
 
-std::string to_text(const Template& block);              // `show block`
-std::string calls_text(const StepProgram& program);      // `show step`
+std::string to_text(const Template& block);                                     // `show block`
+std::string calls_text(const StepProgram& program);                             // `show step`
 std::string memory_text(const StepProgram& program, int64_t persistent_bytes);  // `show memory`
 
 }  // namespace athanor

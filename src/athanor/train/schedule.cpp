@@ -87,9 +87,10 @@ void validate_batch(const BatchSizeOptions& options, int64_t micro_batch) {
   const auto demand_multiple = [&](const char* name, int64_t value) {
     if (value % micro_batch == 0) return;
     const int64_t below = value / micro_batch * micro_batch, above = below + micro_batch;
-    throw_user_error(fmt::format("train.{} {} is not a multiple of train.micro_batch {} ({} x {} + {})", name,
-                                 value, micro_batch, value / micro_batch, micro_batch, value % micro_batch),
-                     below > 0 ? fmt::format("{} or {} would do", below, above) : fmt::format("{} would do", above));
+    throw_user_error(
+        fmt::format("train.{} {} is not a multiple of train.micro_batch {} ({} x {} + {})", name, value,
+                    micro_batch, value / micro_batch, micro_batch, value % micro_batch),
+        below > 0 ? fmt::format("{} or {} would do", below, above) : fmt::format("{} would do", above));
   };
   demand_multiple("batch", options.batch);
   demand_multiple("batch_ramp_from", options.ramp_from);
