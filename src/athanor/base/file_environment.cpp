@@ -270,8 +270,9 @@ class PosixFileEnvironment final : public FileEnvironment {
 std::string_view hint_for(int error_number) {
   switch (error_number) {
     case ENOENT:
-    case ENOTDIR:
       return "check the path; it does not exist";
+    case ENOTDIR:
+      return "check the path; a part of it that should be a folder is none";
     case EACCES:
     case EPERM:
       return "check the permissions of the file and of its folder";

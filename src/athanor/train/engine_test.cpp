@@ -252,6 +252,19 @@ INSTANTIATE_TEST_SUITE_P(Precisions, NonFiniteTest, testing::Values(Precision::f
                            return parameter.param == Precision::fp32 ? "fp32" : "bf16";
                          });
 
+// The CPU's kernels have no fp64 products: the model runs in fp32, and all its state is fp32.
+TEST(Engine, RunsInFp32WhereFp64IsMissing) {
+  EngineOptions options = tiny_options("gpt2");
+  options.kernels = KernelSet::cpu;
+  const auto narrow = make_engine(options);
+  options.compile.precision = Precision::fp64;
+  const auto wide = make_engine(options);
+  EXPECT_FALSE(wide->programs().notes.empty());
+  const Batch batch = tiny_batch(options, 0);
+  EXPECT_EQ(wide->train_step({&batch, 1}, 0, 0, 1e-2).loss, narrow->train_step({&batch, 1}, 0, 0, 1e-2).loss);
+  EXPECT_EQ(changed(bytes_of(narrow->state()), bytes_of(wide->state())), "");
+}
+
 // Judging in between leaves no trace in what follows.
 TEST(Engine, EvaluationAndAveragesComeAndGo) {
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
