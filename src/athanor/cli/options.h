@@ -100,7 +100,7 @@ class OptionTable {
   // Binds an enumeration through the names of its values.
   template <typename Enumeration>
   OptionRow& add_choice(std::string name, Enumeration& field,
-                        std::vector<std::pair<std::string, Enumeration>> choices, std::string doc) {
+                        const std::vector<std::pair<std::string, Enumeration>>& choices, std::string doc) {
     std::vector<std::string> names;
     for (const auto& choice : choices) names.push_back(choice.first);
     const auto get = [&field, choices] {

@@ -442,12 +442,13 @@ void validate(const RunOptions& options) {
   const int64_t growth = options.batch.ramp_from == 0
                              ? full
                              : (options.batch.ramp_step > 0 ? options.batch.ramp_step : options.micro_batch);
-  const auto largest = static_cast<double>(full / options.micro_batch);
-  const double programs = 1 + static_cast<double>(full / std::max<int64_t>(growth, 1));
-  const double calls = programs * largest * 2 * static_cast<double>(options.model.layers + 2);
+  const int64_t largest = full / options.micro_batch;
+  const int64_t programs = 1 + full / std::max<int64_t>(growth, 1);
+  const double calls = static_cast<double>(programs) * static_cast<double>(largest) * 2 *
+                       static_cast<double>(options.model.layers + 2);
   if (constexpr double most = 2e7; calls > most) {
     throw_user_error(
-        fmt::format("a step of {:.0f} micro-batches and {} layers, in {:.0f} batch sizes, has too many parts "
+        fmt::format("a step of {} micro-batches and {} layers, in {} batch sizes, has too many parts "
                     "({:.1e}, {:.0e} at most)",
                     largest, options.model.layers, programs, calls, most),
         "raise train.micro_batch or train.batch_ramp_step, or lower train.batch");
