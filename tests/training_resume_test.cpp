@@ -124,7 +124,9 @@ TEST_F(ResumeTest, MasterWeights_P69_AreLoadedAsTheyWere) {
   runs.train(whole);
   options.steps = 5;
   runs.train(options);
-  EXPECT_EQ(differences(runs.checkpoint(whole, 5), runs.checkpoint(options, 5)), "");
+  auto at_five = runs.checkpoint(whole, 5);
+  at_five[".progress"] = runs.checkpoint(options, 5).at(".progress");  // runs of other lengths
+  EXPECT_EQ(differences(at_five, runs.checkpoint(options, 5)), "");
   options.steps = 10;
   runs.resume(options);
   EXPECT_EQ(differences(runs.checkpoint(whole, 10), runs.checkpoint(options, 10)), "");
@@ -279,6 +281,28 @@ TEST_F(ResumeTest, OtherDataIsRefusedAndTheFolderStays) {
   EXPECT_EQ(runs.text(options, "config.toml"), configuration);
   options.data.train = runs.folder().path("text.txt");
   EXPECT_EQ(runs.error_of(options), "");
+}
+
+// Longer than planned: not once the rate has begun to fall, or steps would have had other rates.
+TEST_F(ResumeTest, ADecayThatHasBegun_P66_KeepsItsEnd) {
+  RunOptions options = runs.options("a");
+  options.schedule = {.kind = ScheduleKind::warmup_stable_decay,
+                      .rate = 0.01,
+                      .minimum_rate = 0,
+                      .warmup_samples = 0,
+                      .decay_samples = 8};
+  options.checkpoint = {.every = 6, .keep = 5};  // the decay begins after step 6
+  runs.train(options);
+  options.steps = 14;
+  options.resume = true;
+  EXPECT_NE(runs.error_of(options).find("user error: train.steps: "), std::string::npos);
+  system_files().remove(CheckpointFolder(system_files(), runs.path(options, "checkpoints"), {}).path_of(10));
+  EXPECT_EQ(runs.error_of(options), "");
+  RunOptions whole = options;
+  whole.name = "whole";
+  whole.resume = false;
+  runs.train(whole);
+  EXPECT_EQ(runs.metrics(options), runs.metrics(whole));
 }
 
 // A checkpoint with a flipped bit is passed over for the one before it, and the result is the same.

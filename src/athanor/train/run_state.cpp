@@ -9,8 +9,10 @@
 namespace athanor {
 
 std::string to_text(const RunProgress& progress) {
-  return fmt::format("step {}\noptimizer_step {}\nconsumed_samples {}\nconsumed_tokens {}\n", progress.step,
-                     progress.optimizer_step, progress.consumed_samples, progress.consumed_tokens);
+  return fmt::format(
+      "step {}\noptimizer_step {}\nconsumed_samples {}\nconsumed_tokens {}\ntotal_samples {}\n",
+      progress.step, progress.optimizer_step, progress.consumed_samples, progress.consumed_tokens,
+      progress.total_samples);
 }
 
 RunProgress parse_run_progress(const std::string& text) {
@@ -18,7 +20,7 @@ RunProgress parse_run_progress(const std::string& text) {
   std::istringstream stream(text);
   std::string word;
   stream >> word >> progress.step >> word >> progress.optimizer_step >> word >> progress.consumed_samples >>
-      word >> progress.consumed_tokens;
+      word >> progress.consumed_tokens >> word >> progress.total_samples;
   const bool possible = progress.optimizer_step >= 0 && progress.step >= progress.optimizer_step &&
                         progress.consumed_samples >= 0 &&
                         progress.consumed_tokens >= progress.consumed_samples;

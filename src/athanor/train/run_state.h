@@ -16,6 +16,7 @@ struct RunProgress {
   int64_t step = 0;            // steps finished, skipped ones too
   int64_t optimizer_step = 0;  // updates made
   int64_t consumed_samples = 0, consumed_tokens = 0;
+  int64_t total_samples = 0;  // that the schedule of the learning rate was laid out for
   friend bool operator==(const RunProgress&, const RunProgress&) = default;
 };
 

@@ -12,7 +12,7 @@ namespace athanor {
 namespace {
 
 TEST(RunProgress, TextReadsBack) {
-  const RunProgress progress{12, 10, int64_t{1} << 40, int64_t{1} << 52};
+  const RunProgress progress{12, 10, int64_t{1} << 40, int64_t{1} << 52, int64_t{1} << 41};
   EXPECT_EQ(parse_run_progress(to_text(progress)), progress);
   EXPECT_EQ(parse_run_progress(to_text(RunProgress{})), RunProgress{});
 }

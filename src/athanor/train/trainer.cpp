@@ -94,6 +94,7 @@ class Run {
 
   void restore_or_initialise() {
     engine_.initialise();
+    progress_.total_samples = total_samples_;
     if (!options_.resume) {
       checkpoints_.refuse_later_than(0);
       return;
@@ -113,12 +114,29 @@ class Run {
       for (const std::string& line : context_.check_resume(peek.configuration)) note(line);
     }
     const int64_t consumed = resume_from(peek.position, *data_.train);  // refuses other data
+    refuse_other_rates(peek.progress);
     const SavedRun saved = load_run(*latest.checkpoint, engine_);
     progress_ = saved.progress;
     progress_.consumed_samples = consumed;
+    progress_.total_samples = total_samples_;
     spikes_.restore(saved.spikes);
     saved_step_ = progress_.step;
     note(fmt::format("resumed from {} at step {}", latest.checkpoint->path(), progress_.step));
+  }
+
+  // A run may become longer only where the steps behind it would have had the same rates: before its decay.
+  void refuse_other_rates(const RunProgress& saved) const {
+    if (saved.step == 0 || saved.total_samples == total_samples_) return;
+    const auto last_rate = [&](int64_t total) {
+      return learning_rate(options_.schedule, saved.consumed_samples - 1, 1, total);
+    };
+    if (last_rate(saved.total_samples) == last_rate(total_samples_)) return;
+    throw_user_error(
+        fmt::format(
+            "train.steps: the saved run is {} samples long and this one {}, and its learning rate has "
+            "begun to fall to the end of the former",
+            saved.total_samples, total_samples_),
+        "keep train.steps, or go on from a checkpoint before the decay");
   }
 
   void open_sinks() {
