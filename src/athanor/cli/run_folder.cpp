@@ -21,7 +21,11 @@ std::vector<std::string> runs_in(FileEnvironment& files, const std::string& fold
   if (!is_folder(files, folder)) return found;
   for (const std::string& name : files.list(folder)) {
     const std::string path = join_path(folder, name);
-    if (holds_run(files, path)) found.push_back(path);
+    try {
+      if (holds_run(files, path)) found.push_back(path);
+    } catch (const Error&) {
+      // Something else that cannot be looked into (a link to itself, a closed folder) is no run.
+    }
   }
   return found;
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "athanor/base/error.h"
 #include "athanor/base/temporary_folder.h"
 
@@ -86,6 +88,20 @@ TEST_F(RunFolderTest, AFolderWithoutARunIsRefusedWithThoseThereAre) {
   EXPECT_NO_THROW(require_run(files_, folder_.path("demo")));
   EXPECT_NE(refusal([&] { require_run(files_, folder_.path("dem")); }).find(folder_.path("demo")),
             std::string::npos);
+}
+
+// Whatever else lies beside the runs.
+TEST_F(RunFolderTest, WhatCannotBeLookedIntoIsNoRun) {
+  make_run("demo");
+  std::filesystem::create_symlink("loop", folder_.path("loop"));
+  EXPECT_EQ(latest_run(files_, folder_.path()), folder_.path("demo"));
+}
+
+TEST(RunOptions, AnEmptyFolderIsTheCurrentOne) {
+  RunOptions options;
+  options.folder = "";
+  options.name = "demo";
+  EXPECT_EQ(options.run_folder(), "demo");
 }
 
 TEST_F(RunFolderTest, AFolderGivesNameAndParent) {

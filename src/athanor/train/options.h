@@ -107,7 +107,7 @@ struct RunOptions {
   SampleOptions sample;
   DumpOptions dump;
 
-  std::string run_folder() const { return folder + "/" + name; }
+  std::string run_folder() const { return folder.empty() ? name : folder + "/" + name; }
 };
 
 }  // namespace athanor
