@@ -29,6 +29,13 @@ function(athanor_add_test_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE ATHANOR_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_precompile_headers(${name} REUSE_FROM athanor_test_precompiled)
+  # What the sanitizers run, as one target.
+  if("unit" IN_LIST ARG_LABELS)
+    if(NOT TARGET unit_tests)
+      add_custom_target(unit_tests)
+    endif()
+    add_dependencies(unit_tests ${name})
+  endif()
   gtest_discover_tests(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300 DISCOVERY_TIMEOUT 60)
 endfunction()
 
