@@ -290,6 +290,10 @@ std::string_view hint_for(int error_number) {
     case EMFILE:
     case ENFILE:
       return "too many open files; raise the limit (ulimit -n)";
+    case EFBIG:
+      return "the file system or a limit (ulimit -f) allows no larger file";
+    case ELOOP:
+      return "a symbolic link leads back to itself";
     case ENAMETOOLONG:
       return "choose a shorter path";
     default:

@@ -1,8 +1,10 @@
 #include <fmt/core.h>
 
 #include <cstdio>
+#include <memory>
 
 #include "athanor/base/error.h"
+#include "athanor/base/folder_lock.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/option_docs.h"
 #include "athanor/cli/option_files.h"
@@ -88,7 +90,12 @@ void train_command(const TrainArguments& arguments) {
   TerminalOptions terminal_options = terminal_options_for(stdout);
   terminal_options.total_steps = run.options.steps;
   const std::unique_ptr<Terminal> terminal = make_terminal(stdout, terminal_options);
-  train(run.options, {files, *terminal, resolved_toml(run.table), check});
+  const auto lock = [](const std::string& folder) { return std::make_shared<const FolderLock>(folder); };
+  train(run.options, {.files = files,
+                      .terminal = *terminal,
+                      .configuration = resolved_toml(run.table),
+                      .check_resume = check,
+                      .lock = lock});
 }
 
 }  // namespace athanor

@@ -88,8 +88,14 @@ class Run {
 
   void open_folder() {
     context_.files.make_directories(options_.run_folder());
+    lock_folder();
     write_file_atomically(context_.files, options_.run_folder() + "/config.toml", context_.configuration);
     note(fmt::format("run folder: {}", options_.run_folder()));
+  }
+
+  // Before anything in it is read or written that another process might be changing.
+  void lock_folder() {
+    if (context_.lock && !lock_) lock_ = context_.lock(options_.run_folder());
   }
 
   void restore_or_initialise() {
@@ -99,6 +105,7 @@ class Run {
       checkpoints_.refuse_later_than(0);
       return;
     }
+    lock_folder();
     LatestCheckpoint latest = checkpoints_.find_latest();
     for (const RejectedCheckpoint& rejected : latest.rejected) {
       context_.terminal.message(MessageKind::warning,
@@ -368,6 +375,7 @@ class Run {
 
   const RunOptions& options_;
   const TrainContext& context_;
+  std::shared_ptr<const FolderLock> lock_;  // given back last
   const int64_t created_ns_ = monotonic_ns();
   int64_t total_samples_;
   DataSets data_;

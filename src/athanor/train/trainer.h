@@ -4,11 +4,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "athanor/base/file_environment.h"
+#include "athanor/base/folder_lock.h"
 #include "athanor/observe/terminal.h"
 #include "athanor/train/options.h"
 #include "athanor/train/peak.h"
@@ -21,13 +23,15 @@ struct TrainOutcome {
 };
 
 // What a run needs from outside. `check_resume` is given the configuration a checkpoint was saved with and
-// throws when this run may not go on from it; it returns lines to print.
+// throws when this run may not go on from it; it returns lines to print. `lock` takes sole use of the run's
+// folder until what it returns is gone, or throws.
 struct TrainContext {
   FileEnvironment& files;
   Terminal& terminal;
   std::string configuration;  // resolved TOML of this run
   std::function<std::vector<std::string>(const std::string& saved)> check_resume = {};
   std::optional<MatrixPeak> peak = {};  // of this machine, if known; otherwise it is measured
+  std::function<std::shared_ptr<const FolderLock>(const std::string& folder)> lock = {};
 };
 
 // Trains to the end, or until a signal or the wall-time limit stops it after a save. Errors: user errors
