@@ -155,6 +155,28 @@ TEST_F(Signals, ARunOutlivesTheReaderOfItsOutput) {
   EXPECT_EQ(checkpoints("a"), std::vector<int64_t>{40});
 }
 
+// `athanor train >&-`: what is printed must not end up in the first file that is opened.
+TEST_F(Signals, ARunNeedsNoStandardStreams) {
+  std::string command;
+  for (const std::string& argument : train("a", {"train.steps=5"})) command += "'" + argument + "' ";
+  const ProgramResult result = run_and_wait({"/bin/sh", "-c", command + "<&- >&- 2>&-"}, folder_.path());
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(lines("a"), 5);
+  EXPECT_EQ(read("runs/a/metrics.jsonl").find("{\"step\":1,"), 0u);
+  EXPECT_EQ(checkpoints("a"), std::vector<int64_t>{5});
+}
+
+TEST_F(Signals, ARunHasOneProcess) {
+  BackgroundProgram program(train("a", {"train.steps=1G", "checkpoint.every=1"}), folder_.path());
+  ASSERT_TRUE(program.wait_until([&] { return lines("a") >= 3; })) << program.wait(1).errors;
+  const ProgramResult second = run_and_wait(resume("a", 1'000'000'000), folder_.path());
+  EXPECT_EQ(second.exit_code, 2) << second.output;
+  EXPECT_NE(second.errors.find("another process is writing to runs/a"), std::string::npos) << second.errors;
+  program.send(SIGTERM);
+  EXPECT_EQ(program.wait().exit_code, 0);
+  goes_on_as_if_uninterrupted(lines("a") + 2);
+}
+
 TEST_F(Signals, TheTimeLimitCountsEverythingAndGoesOn) {
   const ProgramResult result =
       run_and_wait(train("a", {"train.steps=1G", "run.wall_time_seconds=0.2"}), folder_.path());
