@@ -102,6 +102,20 @@ bool OptionRow::in_range(const OptionValue& value) const {
   return false;
 }
 
+namespace {
+
+bool holds_zero_byte(const OptionValue& value) {
+  const auto in = [](const std::string& text) { return text.find('\0') != std::string::npos; };
+  if (const auto* text = std::get_if<std::string>(&value)) return in(*text);
+  if (const auto* list = std::get_if<StringList>(&value)) return std::any_of(list->begin(), list->end(), in);
+  if (const auto* map = std::get_if<StringMap>(&value)) {
+    return std::any_of(map->begin(), map->end(), [&](const auto& entry) { return in(entry.second); });
+  }
+  return false;
+}
+
+}  // namespace
+
 void OptionRow::set(const OptionValue& value, const std::string& origin) {
   const OptionType wanted = type();
   const auto hint = [this] { return fmt::format("{}: {}", name_, doc_); };
@@ -119,6 +133,9 @@ void OptionRow::set(const OptionValue& value, const std::string& origin) {
   if (wanted == OptionType::number && !std::isfinite(std::get<double>(stored))) {
     throw_user_error(fmt::format("{}: {} wants a finite number, not {}", origin, name_, to_toml(value)),
                      hint());
+  }
+  if (holds_zero_byte(stored)) {  // would end a path early
+    throw_user_error(fmt::format("{}: {} holds a zero byte", origin, name_), hint());
   }
   if (!in_range(stored)) {
     std::string message =

@@ -192,6 +192,9 @@ TEST_F(OptionsTest, WrongTypesNameFileAndLine) {
                             "data.validation.a = 3",
                             "data.validation.a.b = 'c'",
                             "data.validation.'a b' = 'c'",
+                            "data.train = \"a\\u0000b\"",
+                            "data.validation.a = \"a\\u0000b\"",
+                            "debug.dump = [\"a\", \"\\u0000\"]",
                             "train.schedule = 1"}) {
     EXPECT_EQ(refusal(wrong).substr(0, 12), "run.toml:1: ") << wrong;
   }
