@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <filesystem>
+
 #include "athanor/base/error.h"
 #include "athanor/base/file_environment.h"
 #include "athanor/base/temporary_folder.h"
@@ -164,6 +166,18 @@ TEST_F(Signals, ARunNeedsNoStandardStreams) {
   EXPECT_EQ(lines("a"), 5);
   EXPECT_EQ(read("runs/a/metrics.jsonl").find("{\"step\":1,"), 0u);
   EXPECT_EQ(checkpoints("a"), std::vector<int64_t>{5});
+}
+
+// Token files are mapped; reading one that was cut short raises SIGBUS.
+TEST_F(Signals, ATokenFileCutShortEndsTheRun) {
+  BackgroundProgram program(train("a", {"train.steps=1G"}), folder_.path());
+  ASSERT_TRUE(program.wait_until([&] { return lines("a") >= 3; })) << program.wait(1).errors;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path("data/cache"))) {
+    std::filesystem::resize_file(entry.path(), 128);
+  }
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_NE(result.errors.find("cut short while it was read"), std::string::npos) << result.errors;
 }
 
 TEST_F(Signals, ARunHasOneProcess) {

@@ -1,8 +1,39 @@
 #include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
 
-#include <csignal>
+#include <string_view>
 
 #include "athanor/cli/commands.h"
+
+namespace {
+
+// Reading a mapped file that has become shorter, or lies on a disk that fails, raises SIGBUS.
+extern "C" void on_bus_error(int number, siginfo_t* info, void*) {
+  if (info->si_code != BUS_ADRERR) {  // not that: a bug, end as without a handler
+    signal(number, SIG_DFL);
+    raise(number);
+    return;
+  }
+  constexpr std::string_view text =
+      "athanor: a data file was cut short while it was read, or its disk fails\n"
+      "  hint: put the file back as it was; a run goes on with --resume from its latest checkpoint\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  _exit(static_cast<int>(athanor::ExitCode::user_error));
+}
+
+void prepare_process() {
+  // A file beyond the limit of `ulimit -f` is an error like a full disk, no death.
+  signal(SIGXFSZ, SIG_IGN);
+  struct sigaction action{};
+  sigaction(SIGBUS, nullptr, &action);
+  if (action.sa_handler != SIG_DFL) return;  // a sanitizer's
+  action.sa_sigaction = &on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   // Where a standard stream is closed, the next file that is opened would take its number, and what is
@@ -10,7 +41,6 @@ int main(int argc, char** argv) {
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDWR) != descriptor) return 1;
   }
-  // A file beyond the limit of `ulimit -f` is an error like a full disk, no death.
-  std::signal(SIGXFSZ, SIG_IGN);
+  prepare_process();
   return athanor::run_program(argc, argv);
 }
