@@ -131,7 +131,7 @@ TEST_F(ResumeTest, MasterWeights_P69_AreLoadedAsTheyWere) {
   runs.resume(options);
   EXPECT_EQ(differences(runs.checkpoint(whole, 10), runs.checkpoint(options, 10)), "");
   // What is saved is wider than the working weights: low bits are set in most numbers.
-  const std::string& weight = runs.checkpoint(whole, 5).at("block.0.mlp.up.weight");
+  const std::string weight = runs.checkpoint(whole, 5).at("block.0.mlp.up.weight");
   ASSERT_EQ(weight.size(), 24u * 16 * 4);
   int with_low_bits = 0;
   for (size_t i = 0; i < weight.size(); i += 4) with_low_bits += weight[i] != 0 || weight[i + 1] != 0 ? 1 : 0;
