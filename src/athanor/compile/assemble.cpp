@@ -4,18 +4,11 @@
 #include <set>
 
 #include "athanor/base/error.h"
+#include "athanor/ir/layer_name.h"
 
 namespace athanor {
 
 namespace {
-
-std::string fill_layer(std::string text, int32_t layer) {
-  constexpr std::string_view mark = "{layer}";
-  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark)) {
-    text.replace(at, mark.size(), std::to_string(layer));
-  }
-  return text;
-}
 
 class Assembler {
  public:

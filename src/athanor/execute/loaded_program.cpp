@@ -7,14 +7,6 @@
 
 namespace athanor {
 
-std::string fill_layer(std::string text, int32_t layer) {
-  constexpr std::string_view mark = "{layer}";
-  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark)) {
-    text.replace(at, mark.size(), std::to_string(layer));
-  }
-  return text;
-}
-
 namespace {
 
 // Values that are made inside a region, by its operations or as chunks of whole tensors, are chunk-shaped.

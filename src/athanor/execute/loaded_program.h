@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "athanor/device/device.h"
+#include "athanor/ir/layer_name.h"
 #include "athanor/kernels/kernel.h"
 #include "athanor/program/record.h"
 
@@ -59,8 +60,5 @@ struct ResolvedProgram {
 // Throws when a kernel is missing, naming the operation and its type.
 void resolve(const StepProgram& program, const KernelTable& kernels, const Arenas& arenas, int threads,
              ResolvedProgram& result);
-
-// "block.{layer}.x" -> "block.3.x"
-std::string fill_layer(std::string text, int32_t layer);
 
 }  // namespace athanor

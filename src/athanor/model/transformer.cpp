@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "athanor/base/error.h"
+#include "athanor/ir/layer_name.h"
 #include "athanor/model/builder.h"
 #include "athanor/model/model.h"
 
@@ -271,12 +272,6 @@ Graph head_graph(const Context& context, bool predict) {
                                 {token_loss, no_value}, attributes);
   builder.graph().add_operation(OperationKind::sum, {token_loss}, {loss});
   return builder.finish({loss});
-}
-
-std::string fill_layer(std::string text, int64_t layer) {
-  if (const size_t at = text.find("{layer}"); at != std::string::npos)
-    text.replace(at, 7, std::to_string(layer));
-  return text;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "athanor/ir/layer_name.h"
 #include "athanor/program/program.h"
 #include "athanor/program/template_check.h"
 
@@ -25,14 +26,6 @@ Clock joined(Clock a, const Clock& b) {
 struct Use {
   Clock written = no_call, read = no_call;
 };
-
-std::string fill_layer(std::string text, int32_t layer) {
-  constexpr std::string_view mark = "{layer}";
-  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark)) {
-    text.replace(at, mark.size(), fmt::format("{}", layer));
-  }
-  return text;
-}
 
 // Whether the step begins with these bytes in order: weights and optimizer state.
 bool is_state(BufferClass buffer_class) {
