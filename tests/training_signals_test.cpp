@@ -103,6 +103,18 @@ TEST_F(Signals, HangUpSavesAndEnds) {
   stops_and_goes_on(SIGHUP, "the terminal was closed");
 }
 
+TEST_F(Signals, TermBeforeTheFirstStepEndsWell) {
+  BackgroundProgram program(train("a", {"train.steps=1G", "run.measure_peak=true"}), folder_.path());
+  const std::string configuration =
+      folder_.path("runs/a/config.toml");  // written before the peak is measured
+  ASSERT_TRUE(program.wait_until([&] { return system_files().exists(configuration); }));
+  program.send(SIGTERM);
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_NE(result.output.find("terminated at step"), std::string::npos) << result.output;
+  if (lines("a") == 0) EXPECT_TRUE(checkpoints("a").empty()) << "there was nothing to save";
+}
+
 TEST_F(Signals, UserSignalSavesAndGoesOn) {
   BackgroundProgram program(train("a", {"train.steps=1G", "checkpoint.keep=100"}), folder_.path());
   ASSERT_TRUE(program.wait_until([&] { return lines("a") >= 2; })) << program.wait(1).errors;

@@ -448,10 +448,12 @@ void validate(const RunOptions& options) {
                        static_cast<double>(options.model.layers + 2);
   if (constexpr double most = 2e7; calls > most) {
     throw_user_error(
-        fmt::format("a step of {} micro-batches and {} layers, in {} batch sizes, has too many parts "
-                    "({:.1e}, {:.0e} at most)",
-                    largest, options.model.layers, programs, calls, most),
-        "raise train.micro_batch or train.batch_ramp_step, or lower train.batch");
+        fmt::format("a step of {} micro-batches and {} layers{} has too many parts ({:.1e}, {:.0e} at most)",
+                    largest, options.model.layers,
+                    options.batch.ramp_from > 0 ? fmt::format(", in {} batch sizes,", programs) : "", calls,
+                    most),
+        options.batch.ramp_from > 0 ? "raise train.micro_batch or train.batch_ramp_step, or lower train.batch"
+                                    : "raise train.micro_batch or lower train.batch");
   }
 }
 

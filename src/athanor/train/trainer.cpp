@@ -61,6 +61,8 @@ class Run {
   }
 
   TrainOutcome go() {
+    const Interrupts interrupts(options_.wall_time_seconds, created_ns_);
+    interrupts_ = &interrupts;
     describe();
     engine_.allocate();
     restore_or_initialise();
@@ -68,8 +70,6 @@ class Run {
     open_sinks();
     peak_ = context_.peak ? *context_.peak : measure_peak(options_, engine_.threads());
     if (peak_.gflops > 0) note(fmt::format("peak: {:.0f} GFLOP/s, {}", peak_.gflops, peak_.source));
-    const Interrupts interrupts(options_.wall_time_seconds, created_ns_);
-    interrupts_ = &interrupts;
     const TrainOutcome outcome = loop();
     finish(outcome);
     interrupts_ = nullptr;
@@ -167,11 +167,11 @@ class Run {
     begun_ns_ = monotonic_ns();
     first_step_ = progress_.step;
     while (progress_.step < options_.steps) {
+      outcome.stop_reason = interrupts_->stop_reason();
+      if (!outcome.stop_reason.empty()) break;
       one_step(loader.next());
       if (due(options_.validation.every)) validate();
       if (interrupts_->take_save_request() || due(options_.checkpoint.every)) save();
-      outcome.stop_reason = interrupts_->stop_reason();
-      if (!outcome.stop_reason.empty()) break;
     }
     outcome.step = progress_.step;
     return outcome;
@@ -346,7 +346,7 @@ class Run {
 
   void finish(const TrainOutcome& outcome) {
     if (outcome.stop_reason.empty()) validate();
-    save();
+    if (progress_.step > 0) save();
     sinks_.finish();
     context_.terminal.finish();
     if (!outcome.stop_reason.empty()) {
