@@ -172,6 +172,13 @@ std::optional<std::string> CheckpointFolder::pointer() {
 
 SaveReport CheckpointFolder::save(int64_t step, std::span<const TensorBytes> tensors,
                                   const CheckpointState& state) {
+  std::vector<TensorProducer> producers;
+  for (const TensorBytes& tensor : tensors) producers.push_back(producer_of(tensor));
+  return save_produced(step, producers, state);
+}
+
+SaveReport CheckpointFolder::save_produced(int64_t step, std::span<const TensorProducer> tensors,
+                                           const CheckpointState& state) {
   ATHANOR_ASSERT(step >= 0);
   SaveReport report{.path = path_of(step), .bytes = 0, .removed = {}, .notes = {}};
   files_.make_directories(folder_);
@@ -181,7 +188,7 @@ SaveReport CheckpointFolder::save(int64_t step, std::span<const TensorBytes> ten
   metadata.emplace(version_key, version);
   metadata.emplace(step_key, fmt::format("{}", step));
   for (const auto& [name, text] : state) metadata.emplace(fmt::format("{}{}", state_prefix, name), text);
-  report.bytes = write_safetensors(files_, report.path, tensors, metadata, RenameMode::keep_existing);
+  report.bytes = stream_safetensors(files_, report.path, tensors, metadata, RenameMode::keep_existing);
   write_file_atomically(files_, join_path(folder_, pointer_name), name_of_step(step) + "\n");
   remove_old(step, report);
   return report;

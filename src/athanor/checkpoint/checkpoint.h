@@ -54,6 +54,7 @@ class Checkpoint {
   int64_t step() const { return step_; }
   const CheckpointState& state() const { return state_; }
   const std::vector<SafetensorsEntry>& tensors() const { return file_.header().tensors; }
+  const SafetensorsFile& file() const { return file_; }
 
   KeyDifferences compare(std::span<const TensorTarget> targets) const;
   // Fills the targets. In strict mode every check comes before the first byte is changed.
@@ -97,6 +98,9 @@ class CheckpointFolder {
   // at the time of the call: it returns when all is written. Refuses a step that has a sound file. On an
   // error all earlier checkpoints are as they were.
   SaveReport save(int64_t step, std::span<const TensorBytes> tensors, const CheckpointState& state);
+  // The same with tensors that are made as they are written.
+  SaveReport save_produced(int64_t step, std::span<const TensorProducer> tensors,
+                           const CheckpointState& state);
 
   // The highest step whose file passes all checks. Step files without a sound one among them, or a pointer
   // to nothing, are a user error with all reasons; only a folder without any is a fresh run.

@@ -52,36 +52,33 @@ uint32_t header_checksum(const SafetensorsHeader& header) {
 
 struct Placed {
   SafetensorsEntry entry;
-  std::span<const std::byte> bytes;
+  const TensorProducer* producer = nullptr;
 };
 
 // Gives every tensor its place: falling element size, then name.
-std::vector<Placed> lay_out(std::span<const TensorBytes> tensors) {
-  std::vector<const TensorBytes*> order;
+std::vector<Placed> lay_out(std::span<const TensorProducer> tensors) {
+  std::vector<const TensorProducer*> order;
   std::set<std::string_view> names;
   for (const auto& tensor : tensors) {
     ATHANOR_ASSERT(names.insert(tensor.name).second, "two tensors have the name '{}'", tensor.name);
     ATHANOR_ASSERT(tensor.name != safetensors_metadata_key);
     order.push_back(&tensor);
   }
-  std::sort(order.begin(), order.end(), [](const TensorBytes* a, const TensorBytes* b) {
+  std::sort(order.begin(), order.end(), [](const TensorProducer* a, const TensorProducer* b) {
     const size_t size_a = size_of(a->dtype), size_b = size_of(b->dtype);
     return size_a != size_b ? size_a > size_b : a->name < b->name;
   });
   std::vector<Placed> placed;
   int64_t offset = 0;
-  for (const TensorBytes* tensor : order) {
-    int64_t bytes = static_cast<int64_t>(size_of(tensor->dtype));
-    for (const int64_t size : tensor->shape) bytes *= size;
-    ATHANOR_ASSERT(bytes == static_cast<int64_t>(tensor->bytes.size()), "'{}': {} bytes for a shape of {}",
-                   tensor->name, tensor->bytes.size(), bytes);
+  for (const TensorProducer* tensor : order) {
+    const int64_t bytes = tensor->bytes();
     placed.push_back({.entry = {.name = tensor->name,
                                 .dtype_name = std::string(safetensors_name_of(tensor->dtype)),
                                 .dtype = tensor->dtype,
                                 .shape = tensor->shape,
                                 .begin = offset,
                                 .end = offset + bytes},
-                      .bytes = tensor->bytes});
+                      .producer = tensor});
     offset += bytes;
   }
   // Only tensors without elements, which share their place, may move: a reader lists them by name.
@@ -91,6 +88,20 @@ std::vector<Placed> lay_out(std::span<const TensorBytes> tensors) {
 }
 
 }  // namespace
+
+int64_t TensorProducer::bytes() const {
+  auto bytes = static_cast<int64_t>(size_of(dtype));
+  for (const int64_t size : shape) bytes *= size;
+  return bytes;
+}
+
+TensorProducer producer_of(const TensorBytes& tensor) {
+  TensorProducer producer{tensor.name, tensor.dtype, tensor.shape,
+                          [view = tensor.bytes](const TensorProducer::Sink& sink) { sink(view); }};
+  ATHANOR_ASSERT(producer.bytes() == static_cast<int64_t>(tensor.bytes.size()),
+                 "'{}': {} bytes for a shape of {}", tensor.name, tensor.bytes.size(), producer.bytes());
+  return producer;
+}
 
 SafetensorsFile::SafetensorsFile(std::unique_ptr<ReadableFile> file, std::string path,
                                  SafetensorsHeader header)
@@ -128,7 +139,17 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
 
 void SafetensorsFile::read(const SafetensorsEntry& entry, std::span<std::byte> out) const {
   ATHANOR_ASSERT(static_cast<int64_t>(out.size()) == entry.bytes());
-  file_->read_at(header_.data_offset + entry.begin, out);
+  read_part(entry, 0, out);
+}
+
+void SafetensorsFile::read_part(const SafetensorsEntry& entry, int64_t offset,
+                                std::span<std::byte> out) const {
+  ATHANOR_ASSERT(offset >= 0 && static_cast<int64_t>(out.size()) <= entry.bytes() - offset);
+  file_->read_at(header_.data_offset + entry.begin + offset, out);
+}
+
+bool SafetensorsFile::has_checksums() const {
+  return header_.metadata.contains(std::string(header_checksum_key));
 }
 
 uint32_t SafetensorsFile::checksum(const SafetensorsEntry& entry) const {
@@ -168,6 +189,14 @@ void SafetensorsFile::verify() const {
 int64_t write_safetensors(FileEnvironment& files, const std::string& path,
                           std::span<const TensorBytes> tensors, const SafetensorsMetadata& metadata,
                           RenameMode rename) {
+  std::vector<TensorProducer> producers;
+  for (const TensorBytes& tensor : tensors) producers.push_back(producer_of(tensor));
+  return stream_safetensors(files, path, producers, metadata, rename);
+}
+
+int64_t stream_safetensors(FileEnvironment& files, const std::string& path,
+                           std::span<const TensorProducer> tensors, const SafetensorsMetadata& metadata,
+                           RenameMode rename) {
   const std::vector<Placed> placed = lay_out(tensors);
   SafetensorsHeader header;
   for (const auto& tensor : placed) header.tensors.push_back(tensor.entry);
@@ -190,13 +219,20 @@ int64_t write_safetensors(FileEnvironment& files, const std::string& path,
         file.append(std::vector<std::byte>(static_cast<size_t>(length_bytes) + header_length));
         for (const auto& tensor : placed) {
           Crc32c checksum;
-          // In pieces, so that the checksum finds in the cache what the write has just read.
-          for (auto rest = tensor.bytes; !rest.empty();) {
-            const auto piece = rest.first(std::min(rest.size(), piece_bytes));
-            checksum.update(piece);
-            file.append(piece);
-            rest = rest.subspan(piece.size());
-          }
+          int64_t written = 0;
+          tensor.producer->produce([&](std::span<const std::byte> bytes) {
+            written += static_cast<int64_t>(bytes.size());
+            ATHANOR_ASSERT(written <= tensor.entry.bytes(), "'{}'", tensor.entry.name);
+            // In pieces, so that the checksum finds in the cache what the write has just read.
+            for (auto rest = bytes; !rest.empty();) {
+              const auto piece = rest.first(std::min(rest.size(), piece_bytes));
+              checksum.update(piece);
+              file.append(piece);
+              rest = rest.subspan(piece.size());
+            }
+          });
+          ATHANOR_ASSERT(written == tensor.entry.bytes(), "'{}': {} bytes of {}", tensor.entry.name, written,
+                         tensor.entry.bytes());
           header.metadata[checksum_key(tensor.entry.name)] = checksum_text(checksum.value());
         }
         header.metadata[std::string(header_checksum_key)] = checksum_text(header_checksum(header));

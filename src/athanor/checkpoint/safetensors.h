@@ -1,11 +1,13 @@
-// safetensors files: reader with every check, streaming writer. docs/formats/checkpoint.md has the bytes.
+// safetensors files: reader with every check, streaming writer. docs/formats/safetensors.md has the bytes.
 //
-// Called by checkpoint.h and by whoever exchanges weights with other programs. Errors: user errors with
-// the path. Thread safety: a SafetensorsFile may be read from several threads.
+// Called by checkpoint.h and by whoever exchanges weights with other programs (several files that belong
+// together: safetensors_shards.h). Errors: user errors with the path. Thread safety: a SafetensorsFile may be
+// read from several threads.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +28,18 @@ struct TensorBytes {
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
 };
+
+// A tensor that is made while the file is written, so that one at a time need be in memory.
+struct TensorProducer {
+  using Sink = std::function<void(std::span<const std::byte>)>;
+  std::string name;
+  DType dtype = DType::fp32;
+  std::vector<int64_t> shape;
+  std::function<void(const Sink&)> produce;  // gives all bytes in order, in pieces of any length
+
+  int64_t bytes() const;
+};
+TensorProducer producer_of(const TensorBytes& tensor);
 
 // A tensor in a file.
 struct SafetensorsEntry {
@@ -62,6 +76,8 @@ class SafetensorsFile {
   const SafetensorsEntry* find(std::string_view name) const;  // null if there is none
   // Fills `out`, which has the tensor's size.
   void read(const SafetensorsEntry& entry, std::span<std::byte> out) const;
+  // Fills `out` from the tensor's byte `offset` on; both lie within the tensor.
+  void read_part(const SafetensorsEntry& entry, int64_t offset, std::span<std::byte> out) const;
   // CRC-32C of the tensor's bytes, read through a fixed buffer.
   uint32_t checksum(const SafetensorsEntry& entry) const;
   // Compares a computed checksum of a tensor with the stored one; a user error names file and tensor.
@@ -69,6 +85,7 @@ class SafetensorsFile {
   // Compares the checksums that write_safetensors stores, of the header and of every tensor. A user error
   // names the file and the tensor; a file without them is one too.
   void verify() const;
+  bool has_checksums() const;  // files of other programs have none
 
  private:
   const std::string& stored_checksum(const std::string& key) const;
@@ -80,8 +97,13 @@ class SafetensorsFile {
   std::map<std::string, size_t, std::less<>> index_;
 };
 
-// Writes a file atomically, with checksums added to `metadata` (UTF-8). The bytes go straight from the views
-// to the file: no copy of a tensor is made. Returns the bytes of the file.
+// Writes a file atomically, with checksums added to `metadata` (UTF-8). Tensors are laid out by falling
+// element size, then name, and asked for in that order; their bytes go on to the file as they come: no copy
+// of a tensor is made. Returns the bytes of the file.
+int64_t stream_safetensors(FileEnvironment& files, const std::string& path,
+                           std::span<const TensorProducer> tensors, const SafetensorsMetadata& metadata,
+                           RenameMode rename = RenameMode::replace);
+// The same from memory.
 int64_t write_safetensors(FileEnvironment& files, const std::string& path,
                           std::span<const TensorBytes> tensors, const SafetensorsMetadata& metadata,
                           RenameMode rename = RenameMode::replace);

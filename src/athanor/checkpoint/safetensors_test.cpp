@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "athanor/base/crc32c.h"
 #include "athanor/base/error.h"
@@ -135,7 +136,7 @@ TEST(Safetensors, ReadsFilesOfOtherPrograms) {
   EXPECT_THAT(error_of([&] { file.verify(); }), HasSubstr("no checksum"));
 }
 
-TEST(Safetensors, HostileHeadersAreRefused) {
+TEST(Safetensors, P125_HostileHeadersAreRefused) {
   MemoryFileEnvironment files;
   const auto refused = [&](std::string_view header, size_t data_bytes, const std::string& reason) {
     write_file_atomically(files, "f", file_of(header, data_bytes));
@@ -214,10 +215,10 @@ TEST(Safetensors, HostileHeadersAreRefused) {
   refused(one("\"dtype\":" + objects), 0, "an object");
 }
 
-TEST(Safetensors, HostileLengthsAreRefusedWithoutAllocating) {
+TEST(Safetensors, P125_HostileLengthsAreRefusedWithoutAllocating) {
   MemoryFileEnvironment files;
-  for (const uint64_t length : {uint64_t{0}, uint64_t{3}, uint64_t{100'000'001}, uint64_t{1} << 40,
-                                uint64_t{1} << 63, ~uint64_t{0}, ~uint64_t{0} - 7}) {
+  for (const uint64_t length : {uint64_t{0}, uint64_t{3}, uint64_t{100'000'001}, uint64_t{101'000'000},
+                                uint64_t{1} << 40, uint64_t{1} << 63, ~uint64_t{0}, ~uint64_t{0} - 7}) {
     std::string bytes = file_of("{}");
     std::memcpy(bytes.data(), &length, 8);
     write_file_atomically(files, "f", bytes);
@@ -278,6 +279,60 @@ TEST(Safetensors, TextThatIsNotUtf8IsNotWritten) {
   EXPECT_FALSE(files.exists("f"));
 }
 
+TEST(Safetensors, P126_HeaderIsFilledUpWithSpaces) {
+  MemoryFileEnvironment files;
+  const std::vector<uint8_t> value = {9};
+  std::set<size_t> remainders;
+  for (size_t length = 1; length <= 16; ++length) {
+    write_safetensors(files, "f", std::vector{tensor("n", DType::u8, {}, value)},
+                      {{"k", std::string(length, 'v')}});
+    const std::string bytes = raw(files, "f");
+    uint64_t header_length = 0;
+    std::memcpy(&header_length, bytes.data(), 8);
+    ASSERT_EQ(header_length % 8, 0U);
+    ASSERT_EQ(bytes.size(), 8 + header_length + 1);
+    const std::string header = bytes.substr(8, header_length);
+    const size_t json_length = header.rfind('}') + 1;
+    remainders.insert(json_length % 8);
+    EXPECT_LT(header_length - json_length, 8U);
+    EXPECT_EQ(header.substr(json_length), std::string(header_length - json_length, ' '));
+    SafetensorsFile::open(files, "f").verify();
+  }
+  EXPECT_EQ(remainders.size(), 8U);
+}
+
+TEST(Safetensors, PartsOfATensor) {
+  MemoryFileEnvironment files;
+  const auto values = some_bytes(40), other = some_bytes(3);
+  write_safetensors(
+      files, "f", std::vector{tensor("a", DType::u8, {3}, other), tensor("t", DType::u8, {40}, values)}, {});
+  const auto file = SafetensorsFile::open(files, "f");
+  std::vector<std::byte> part(7);
+  file.read_part(*file.find("t"), 33, part);
+  EXPECT_EQ(std::memcmp(part.data(), values.data() + 33, 7), 0);
+}
+
+TEST(Safetensors, ProducedTensorsAreThoseWrittenFromMemory) {
+  MemoryFileEnvironment files;
+  const auto one = some_bytes(16), two = some_bytes(24);
+  const std::vector<TensorBytes> tensors = {tensor("one", DType::bf16, {8}, one),
+                                            tensor("two", DType::fp64, {3, 1}, two)};
+  write_safetensors(files, "memory", tensors, {{"k", "v"}});
+  std::string order;
+  std::vector<TensorProducer> producers;
+  for (const TensorBytes& from : tensors) {
+    producers.push_back({from.name, from.dtype, from.shape, [&order, from](const TensorProducer::Sink& sink) {
+                           order += from.name + " ";
+                           sink(from.bytes.first(5));
+                           sink({});
+                           sink(from.bytes.subspan(5));
+                         }});
+  }
+  stream_safetensors(files, "produced", producers, {{"k", "v"}});
+  EXPECT_EQ(raw(files, "produced"), raw(files, "memory"));
+  EXPECT_EQ(order, "two one ");  // one at a time, in the order of the file
+}
+
 int64_t peak_resident_bytes() {
   std::FILE* file = std::fopen("/proc/self/status", "r");
   if (file == nullptr) return 0;
@@ -290,13 +345,27 @@ int64_t peak_resident_bytes() {
   return static_cast<int64_t>(kilobytes) * 1024;
 }
 
-TEST(Safetensors, WritingAndCheckingCopyNoTensor) {
+TEST(Safetensors, P130_WritingAndCheckingCopyNoTensor) {
   const TemporaryFolder folder;
   const std::vector<uint8_t> big(size_t{128} << 20, 42);
   const int64_t before = peak_resident_bytes();
   ASSERT_GT(before, 0);
   write_safetensors(system_files(), folder.path("f"),
                     std::vector{tensor("big", DType::u8, {int64_t{128} << 20}, big)}, {});
+  SafetensorsFile::open(system_files(), folder.path("f")).verify();
+  EXPECT_LT(peak_resident_bytes() - before, int64_t{24} << 20);
+}
+
+TEST(Safetensors, P130_ProducedTensorsAreNotGathered) {
+  const TemporaryFolder folder;
+  const std::vector<std::byte> piece(size_t{1} << 20, std::byte{42});
+  const int64_t pieces = 128;
+  const int64_t before = peak_resident_bytes();
+  ASSERT_GT(before, 0);
+  const TensorProducer producer{"big", DType::u8, {pieces << 20}, [&](const TensorProducer::Sink& sink) {
+                                  for (int64_t i = 0; i < pieces; ++i) sink(piece);
+                                }};
+  stream_safetensors(system_files(), folder.path("f"), {&producer, 1}, {});
   SafetensorsFile::open(system_files(), folder.path("f")).verify();
   EXPECT_LT(peak_resident_bytes() - before, int64_t{24} << 20);
 }
