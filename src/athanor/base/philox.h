@@ -60,6 +60,7 @@ enum class RandomPurpose : uint32_t {
   data_order = 3,
   generation = 4,
   test = 5,
+  data_split = 6,
 };
 
 // Key and upper counter half of a stream of random numbers: a function of seed, purpose, logical name

@@ -33,6 +33,7 @@ class Counting final : public TokenSource {
     }
   }
   Document document_at(int64_t) const override { return {0, 0, count_}; }
+  Document document(int64_t) const override { return {0, 0, count_}; }
 
   mutable std::atomic<int64_t> reads{0};
 

@@ -50,7 +50,10 @@ class DocumentsOfLengths final : public TokenSource {
   Document document_at(int64_t position) const override {
     const auto after = std::upper_bound(starts_.begin(), starts_.end(), position);
     const auto number = static_cast<size_t>(after - starts_.begin()) - 1;
-    return {static_cast<int64_t>(number), starts_[number], starts_[number + 1]};
+    return document(static_cast<int64_t>(number));
+  }
+  Document document(int64_t number) const override {
+    return {number, starts_[static_cast<size_t>(number)], starts_[static_cast<size_t>(number) + 1]};
   }
 
  private:
@@ -66,7 +69,8 @@ class SingleTokens final : public TokenSource {
   int64_t vocabulary_size() const override { return 1000; }
   uint32_t identity() const override { return 2; }
   void read(int64_t, std::span<int32_t> out) const override { std::fill(out.begin(), out.end(), 7); }
-  Document document_at(int64_t position) const override { return {position, position, position + 1}; }
+  Document document_at(int64_t position) const override { return document(position); }
+  Document document(int64_t number) const override { return {number, number, number + 1}; }
 
  private:
   int64_t count_;

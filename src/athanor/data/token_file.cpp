@@ -5,19 +5,21 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 #include <utility>
 
 #include "athanor/base/error.h"
+#include "athanor/data/packed_ids.h"
 
 namespace athanor {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian and read as they are");
 
-constexpr size_t header_bytes = 128, header_checked_bytes = 124, reserved_offset = 52;
+constexpr size_t header_bytes = 128, header_checked_bytes = 124;
+constexpr size_t stretches_offset = 52, tokenizer_offset = 60, reserved_offset = 64;
 constexpr std::array<char, 8> magic = {'A', 'T', 'H', 'T', 'O', 'K', '\r', '\n'};
-constexpr uint32_t version = 1;
+// Files that need nothing of version 2 are written as version 1: same contents, same bytes, same identity.
+constexpr uint32_t plain_version = 1, latest_version = 2;
 constexpr uint64_t largest_u16_vocabulary = 65'536;
 constexpr uint64_t largest_vocabulary = std::numeric_limits<int32_t>::max();
 constexpr uint64_t smallest_block = 4096, largest_block = uint64_t{1} << 30;
@@ -61,7 +63,16 @@ TokenFileWriter::TokenFileWriter(WritableFile& file, TokenFileOptions options)
   file_.append(Header{});
 }
 
-void TokenFileWriter::append(std::span<const int32_t> ids) {
+void TokenFileWriter::append(std::span<const int32_t> ids, bool learned) {
+  if (!learned && !ids.empty()) {
+    const auto begin = static_cast<uint64_t>(token_count_), end = begin + ids.size();
+    if (!unlearned_.empty() && unlearned_.back() == begin) {
+      unlearned_.back() = end;
+    } else {
+      unlearned_.insert(unlearned_.end(), {begin, end});
+    }
+    unlearned_count_ += static_cast<int64_t>(ids.size());
+  }
   const auto block_bytes = static_cast<size_t>(options_.block_bytes);
   while (!ids.empty()) {
     const size_t used = block_.size(), count = std::min(ids.size(), (block_bytes - used) / width_);
@@ -103,19 +114,22 @@ void TokenFileWriter::finish() {
   const auto padding = std::span(zeros).first(round_up_to_8(token_bytes) - token_bytes);
   Crc32c index;
   for (const auto part : {std::span<const std::byte>(padding), std::as_bytes(std::span(document_starts_)),
-                          std::as_bytes(std::span(checksums_))}) {
+                          std::as_bytes(std::span(unlearned_)), std::as_bytes(std::span(checksums_))}) {
     index.update(part);
     file_.append(part);
   }
   Header header{};
   std::memcpy(header.data(), magic.data(), magic.size());
-  put(header, 8, version);
+  const bool plain = unlearned_.empty() && options_.tokenizer_identity == 0;
+  put(header, 8, plain ? plain_version : latest_version);
   put(header, 12, static_cast<uint32_t>(width_));
   put(header, 16, static_cast<uint64_t>(token_count_));
   put(header, 24, static_cast<uint64_t>(document_starts_.size()));
   put(header, 32, static_cast<uint64_t>(options_.vocabulary_size));
   put(header, 40, static_cast<uint64_t>(options_.block_bytes));
   put(header, 48, index.value());
+  put(header, stretches_offset, static_cast<uint64_t>(unlearned_.size() / 2));
+  put(header, tokenizer_offset, options_.tokenizer_identity);
   put(header, header_checked_bytes, crc32c(std::span(header).first(header_checked_bytes)));
   file_.write_at(0, header);
 }
@@ -134,6 +148,10 @@ void write_token_file(FileEnvironment& files, const std::string& path, const Tok
            expected_tokens > 0 ? static_cast<int64_t>(header_bytes) + expected_tokens * width : 0});
 }
 
+bool TokenFile::begins_as_one(std::span<const std::byte> bytes) {
+  return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
+}
+
 std::shared_ptr<const TokenFile> TokenFile::open(FileEnvironment& files, const std::string& path) {
   return std::shared_ptr<const TokenFile>(new TokenFile(files.open(path)->map(), path));
 }
@@ -149,9 +167,10 @@ TokenFile::TokenFile(std::shared_ptr<const MappedFile> map, std::string path)
   if (bytes.size() < header_bytes) {
     damaged(fmt::format("it has {} bytes, fewer than the {} of a header", bytes.size(), header_bytes));
   }
-  if (std::memcmp(bytes.data(), magic.data(), magic.size()) != 0) damaged("it does not begin as one");
-  if (const auto found = get<uint32_t>(bytes, 8); found != version) {
-    damaged(fmt::format("it has version {}, this program reads version {}", found, version));
+  if (!begins_as_one(bytes)) damaged("it does not begin as one");
+  const auto version = get<uint32_t>(bytes, 8);
+  if (version != plain_version && version != latest_version) {
+    damaged(fmt::format("it has version {}, this program reads versions up to {}", version, latest_version));
   }
   identity_ = get<uint32_t>(bytes, header_checked_bytes);
   if (identity_ != crc32c(bytes.first(header_checked_bytes))) damaged("the header's checksum is wrong");
@@ -166,32 +185,38 @@ TokenFile::TokenFile(std::shared_ptr<const MappedFile> map, std::string path)
     damaged(fmt::format("a vocabulary of {} ids in tokens of {} bytes", vocabulary, width_));
   }
   if (!is_block_size(block_bytes)) damaged(fmt::format("blocks of {} bytes", block_bytes));
-  const auto reserved = bytes.subspan(reserved_offset, header_checked_bytes - reserved_offset);
+  const size_t known = version == plain_version ? stretches_offset : reserved_offset;
+  const auto reserved = bytes.subspan(known, header_checked_bytes - known);
   if (std::any_of(reserved.begin(), reserved.end(), [](std::byte byte) { return byte != std::byte{0}; })) {
     damaged("the header holds fields this program does not know");
   }
+  const auto stretches = get<uint64_t>(bytes, stretches_offset);  // zero in a file of version 1
+  tokenizer_identity_ = get<uint32_t>(bytes, tokenizer_offset);
   const size_t body = bytes.size() - header_bytes;
-  if (tokens > body / width_ || documents > body / 8) {
-    damaged(fmt::format("{} tokens and {} documents do not fit in its {} bytes", tokens, documents,
-                        bytes.size()));
+  if (tokens > body / width_ || documents > body / 8 || stretches > body / 16) {
+    damaged(fmt::format("{} tokens, {} documents and {} unlearned stretches do not fit in its {} bytes",
+                        tokens, documents, stretches, bytes.size()));
   }
   const size_t token_bytes = tokens * width_;
   block_bytes_ = block_bytes;
   block_count_ = token_bytes / block_bytes_ + (token_bytes % block_bytes_ != 0 ? 1 : 0);
   starts_offset_ = header_bytes + round_up_to_8(token_bytes);
-  checksums_offset_ = starts_offset_ + documents * 8;
+  unlearned_offset_ = starts_offset_ + documents * 8;
+  checksums_offset_ = unlearned_offset_ + stretches * 16;
   const size_t expected = checksums_offset_ + block_count_ * 4;
   if (bytes.size() != expected) {
-    damaged(fmt::format("it has {} bytes where {} tokens and {} documents need {}", bytes.size(), tokens,
-                        documents, expected));
+    damaged(fmt::format("it has {} bytes where {} tokens, {} documents and {} unlearned stretches need {}",
+                        bytes.size(), tokens, documents, stretches, expected));
   }
   token_count_ = static_cast<int64_t>(tokens);
   document_count_ = static_cast<int64_t>(documents);
+  unlearned_stretches_ = static_cast<int64_t>(stretches);
   vocabulary_size_ = static_cast<int64_t>(vocabulary);
   if (get<uint32_t>(bytes, 48) != crc32c(bytes.subspan(header_bytes + token_bytes))) {
     damaged("the index's checksum is wrong");
   }
   check_index();
+  check_unlearned();
   checked_ = std::make_unique<std::atomic<uint8_t>[]>(block_count_);
 }
 
@@ -206,6 +231,38 @@ void TokenFile::check_index() const {
       damaged(fmt::format("document {} starts at token {}", i, start));
     }
   }
+}
+
+int64_t TokenFile::unlearned_border(int64_t number) const {
+  return static_cast<int64_t>(
+      get<uint64_t>(map_->bytes(), unlearned_offset_ + static_cast<size_t>(number) * 8));
+}
+
+void TokenFile::check_unlearned() const {
+  int64_t before = -1;  // stretches do not touch, and none is empty: their borders rise strictly
+  for (int64_t i = 0; i < 2 * unlearned_stretches_; ++i) {
+    const int64_t border = unlearned_border(i);
+    if (border <= before || border > token_count_) {
+      damaged(fmt::format("border {} of its unlearned stretches is token {}", i, border));
+    }
+    before = border;
+  }
+}
+
+TokenRange TokenFile::unlearned_in(TokenRange range) const {
+  // The first stretch that ends behind the beginning of the range.
+  int64_t low = 0, high = unlearned_stretches_;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (unlearned_border(2 * middle + 1) > range.begin)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  if (low == unlearned_stretches_) return {range.end, range.end};
+  const TokenRange found{std::max(range.begin, unlearned_border(2 * low)),
+                         std::min(range.end, unlearned_border(2 * low + 1))};
+  return found.size() > 0 ? found : TokenRange{range.end, range.end};
 }
 
 int64_t TokenFile::document_start(int64_t document) const {
@@ -235,20 +292,12 @@ void TokenFile::read(int64_t first, std::span<int32_t> out) const {
     check_block(block);
   }
   const auto bytes = map_->bytes().subspan(header_bytes + offset, size);
-  const auto copy = [&]<class T>(T) {
-    for (size_t i = 0; i < out.size(); ++i) {
-      const auto id = static_cast<int64_t>(get<T>(bytes, i * sizeof(T)));
-      if (id < 0 || id >= vocabulary_size_) {
-        damaged(fmt::format("token {} has id {}, but the vocabulary has {} ids",
-                            first + static_cast<int64_t>(i), id, vocabulary_size_));
-      }
-      out[i] = static_cast<int32_t>(id);
-    }
-  };
-  if (width_ == 2)
-    copy(uint16_t{});
-  else
-    copy(int32_t{});
+  int64_t bad = 0;
+  const size_t right = unpack_ids(bytes, width_ == 2 ? IdType::u16 : IdType::i32, vocabulary_size_, out, bad);
+  if (right < out.size()) {
+    damaged(fmt::format("token {} has id {}, but the vocabulary has {} ids",
+                        first + static_cast<int64_t>(right), bad, vocabulary_size_));
+  }
 }
 
 Document TokenFile::document_at(int64_t position) const {
@@ -259,9 +308,14 @@ Document TokenFile::document_at(int64_t position) const {
     const int64_t middle = low + (high - low) / 2;
     (document_start(middle) <= position ? low : high) = middle;
   }
-  return {.number = low,
-          .begin = document_start(low),
-          .end = low + 1 < document_count_ ? document_start(low + 1) : token_count_};
+  return document(low);
+}
+
+Document TokenFile::document(int64_t number) const {
+  ATHANOR_ASSERT(number >= 0 && number < document_count_, "document {} of {}", number, document_count_);
+  return {.number = number,
+          .begin = document_start(number),
+          .end = number + 1 < document_count_ ? document_start(number + 1) : token_count_};
 }
 
 void TokenFile::verify() const {

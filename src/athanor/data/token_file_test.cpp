@@ -185,7 +185,8 @@ TEST(TokenFile, HostileNumbersAreRefused) {
     write_file_atomically(files, "bad", bytes);
     EXPECT_THAT(error_of([&] { TokenFile::open(files, "bad")->verify(); }), HasSubstr(reason)) << offset;
   };
-  refused(8, uint32_t{2}, "version 2");
+  refused(8, uint32_t{3}, "version 3");
+  refused(8, uint32_t{0}, "version 0");
   for (const uint32_t width : {0U, 1U, 3U, 8U, 0xffffffffU}) refused(12, width, "tokens of");
   refused(12, uint32_t{4}, "need");
   for (const uint64_t count : {uint64_t{0}, uint64_t{4}, uint64_t{6}, uint64_t{1} << 40, uint64_t{1} << 62,
@@ -211,6 +212,78 @@ TEST(TokenFile, HostileNumbersAreRefused) {
     write_file_atomically(files, "bad", bytes);
     EXPECT_THAT(error_of([&] { TokenFile::open(files, "bad"); }), HasSubstr("starts at token"));
   }
+}
+
+TEST(TokenFile, UnlearnedStretches) {
+  MemoryFileEnvironment files;
+  const auto fill = [](TokenFileWriter& writer) {
+    const std::vector<int32_t> ids = {1, 2, 3};
+    writer.append(ids, false);
+    writer.append(std::span(ids).first(1), false);  // one stretch with those before
+    writer.append(ids);
+    writer.end_document();
+    writer.append(std::span(ids).first(2), false);
+    writer.append({}, false);
+    writer.append(ids);
+    writer.append(std::span(ids).first(1), false);
+    EXPECT_EQ(writer.unlearned_count(), 7);
+  };
+  write_token_file(files, "t", {.vocabulary_size = 257, .tokenizer_identity = 0xabcdef01}, fill);
+  const auto file = TokenFile::open(files, "t");
+  file->verify();
+  EXPECT_EQ(file->tokenizer_identity(), 0xabcdef01U);
+  EXPECT_EQ(file->unlearned_stretches(), 3);
+  const auto expect = [&](TokenRange in, TokenRange out) { EXPECT_EQ(file->unlearned_in(in), out); };
+  expect({0, 13}, {0, 4});
+  expect({2, 3}, {2, 3});
+  expect({4, 13}, {7, 9});
+  expect({4, 7}, {7, 7});
+  expect({8, 9}, {8, 9});
+  expect({9, 13}, {12, 13});
+  expect({9, 12}, {12, 12});
+
+  // The layout of version 2: 13 tokens, 6 bytes of padding, 2 document starts, 3 stretches, a checksum.
+  const std::string bytes = raw(files, "t");
+  ASSERT_EQ(bytes.size(), 128U + 26 + 6 + 16 + 48 + 4);
+  const auto u64_at = [&](size_t offset) {
+    uint64_t value = 0;
+    std::memcpy(&value, bytes.data() + offset, 8);
+    return value;
+  };
+  EXPECT_EQ(u64_at(52), 3U);
+  const std::vector<uint64_t> borders = {0, 4, 7, 9, 12, 13};
+  for (size_t i = 0; i < borders.size(); ++i) EXPECT_EQ(u64_at(176 + 8 * i), borders[i]);
+
+  // Borders that lie, with right checksums all the way.
+  const auto sealed = [&](std::string changed) {
+    patch(changed, 48, crc32c(std::string_view(changed).substr(154)));
+    seal(changed);
+    write_file_atomically(files, "bad", changed);
+  };
+  for (const auto& [place, border] : std::vector<std::pair<size_t, uint64_t>>{
+           {0, 4}, {1, 0}, {1, 7}, {2, 4}, {5, 14}, {5, ~uint64_t{0}}, {0, uint64_t{1} << 63}}) {
+    std::string changed = bytes;
+    patch(changed, 176 + 8 * place, border);
+    sealed(changed);
+    EXPECT_THAT(error_of([&] { TokenFile::open(files, "bad"); }), HasSubstr("unlearned stretches is token"));
+  }
+  for (const uint64_t count : {uint64_t{2}, uint64_t{4}, uint64_t{1} << 60, ~uint64_t{0}}) {
+    std::string changed = bytes;
+    patch(changed, 52, count);
+    sealed(changed);
+    EXPECT_THAT(error_of([&] { TokenFile::open(files, "bad"); }), HasSubstr("stretches"));
+  }
+}
+
+// A file that needs nothing of version 2 has the bytes it always had.
+TEST(TokenFile, PlainFilesStayVersion1) {
+  MemoryFileEnvironment files;
+  write(files, "plain", {{1, 2}}, {.vocabulary_size = 257});
+  write(files, "named", {{1, 2}}, {.vocabulary_size = 257, .tokenizer_identity = 5});
+  EXPECT_EQ(raw(files, "plain")[8], 1);
+  EXPECT_EQ(raw(files, "named")[8], 2);
+  EXPECT_EQ(TokenFile::open(files, "plain")->tokenizer_identity(), 0U);
+  EXPECT_EQ(TokenFile::open(files, "named")->tokenizer_identity(), 5U);
 }
 
 TEST(TokenFile, OtherFilesAreRefused) {
