@@ -1,4 +1,5 @@
-// Any bytes as the index of two sound safetensors files: refused as a user error, or the files it names are read.
+// Any bytes as the index of two sound safetensors files: refused as a user error, or the files it names are
+// read.
 
 #include <cstddef>
 #include <cstdint>
