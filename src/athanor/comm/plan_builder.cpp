@@ -1,0 +1,121 @@
+#include "athanor/comm/plan_builder.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "athanor/base/error.h"
+
+namespace athanor {
+
+int64_t count_of(const Ranges& ranges) {
+  int64_t count = 0;
+  for (const Range& range : ranges) count += range.count;
+  return count;
+}
+
+Ranges pieces_of(const Ranges& ranges, int64_t most) {
+  Ranges pieces;
+  for (const Range& range : ranges)
+    for (int64_t at = range.begin; at < range.end(); at += most)
+      pieces.push_back({at, std::min(most, range.end() - at)});
+  return pieces;
+}
+
+PlanBuilder::PlanBuilder(const CollectiveSpec& spec, Algorithm algorithm, int member) : spec_(spec) {
+  plan_.algorithm = algorithm;
+  plan_.reduction = spec.reduction;
+  plan_.accumulator = accumulator_of(spec.dtype);
+  if (spec.kind == CollectiveKind::all_gather || spec.kind == CollectiveKind::reduce_scatter) {
+    const auto before = spec.counts.begin() + member;
+    const int64_t own = bytes(std::accumulate(spec.counts.begin(), before, int64_t{0}));
+    (spec.kind == CollectiveKind::all_gather ? input_base_ : output_base_) = own;
+  } else {
+    shares_storage_ = spec.kind == CollectiveKind::all_reduce || spec.kind == CollectiveKind::broadcast;
+  }
+}
+
+Region PlanBuilder::scratch(DType dtype, int64_t count) {
+  constexpr int64_t line = 64;
+  const Region region{Place::scratch, dtype, plan_.scratch_bytes, count};
+  plan_.scratch_bytes += (region.bytes() + line - 1) / line * line;
+  return region;
+}
+
+Region PlanBuilder::part(const Region& whole, int64_t begin, int64_t count) {
+  return {whole.place, whole.dtype, whole.offset + begin * static_cast<int64_t>(size_of(whole.dtype)), count};
+}
+
+PlanBuilder::Outstanding PlanBuilder::extent(const Region& region) const {
+  Outstanding extent{static_cast<int>(region.place), region.offset, region.offset + region.bytes(), 0, 0};
+  if (region.place == Place::scratch || !shares_storage_) return extent;
+  const int64_t base = region.place == Place::input ? input_base_ : output_base_;
+  extent.space = static_cast<int>(Place::input);
+  extent.begin += base;
+  extent.end += base;
+  return extent;
+}
+
+void PlanBuilder::send(int peer, const Region& region) {
+  if (region.count == 0) return;
+  const auto index = static_cast<size_t>(peer);
+  if (sent_.size() <= index) sent_.resize(index + 1);
+  Outstanding outstanding = extent(region);
+  outstanding.peer = peer;
+  outstanding.message = sent_[index]++;
+  outstanding_.push_back(outstanding);
+  Step step;
+  step.kind = StepKind::send;
+  step.peer = peer;
+  step.region = region;
+  plan_.steps.push_back(step);
+}
+
+void PlanBuilder::receive(int peer, DType dtype, const Region& target) {
+  add(StepKind::receive, {from(peer, dtype, target.count)}, target);
+}
+
+void PlanBuilder::copy(const Region& source, const Region& target) {
+  add(StepKind::copy, {local(source)}, target);
+}
+
+void PlanBuilder::reduce(const std::vector<Operand>& operands, const Region& target) {
+  add(StepKind::reduce, operands, target);
+}
+
+void PlanBuilder::add(StepKind kind, const std::vector<Operand>& operands, const Region& target) {
+  if (target.count == 0) return;
+  Step step;
+  step.kind = kind;
+  step.region = target;
+  step.first_operand = static_cast<int32_t>(plan_.operands.size());
+  step.operands = static_cast<int32_t>(operands.size());
+  for (const Operand& operand : operands)
+    ATHANOR_ASSERT(operand.region.count == target.count, "{} elements into {}", operand.region.count,
+                   target.count);
+  plan_.operands.insert(plan_.operands.end(), operands.begin(), operands.end());
+  // In place, a copy to where it comes from changes nothing; otherwise the two do not share storage.
+  const Outstanding from = extent(operands[0].region), to = extent(target);
+  const bool stays = kind == StepKind::copy && operands[0].region.dtype == target.dtype &&
+                     from.space == to.space && from.begin == to.begin;
+  if (!stays) await_readers(step);
+  plan_.steps.push_back(step);
+}
+
+void PlanBuilder::await_readers(Step& step) {
+  const Outstanding target = extent(step.region);
+  step.first_await = static_cast<int32_t>(plan_.awaits.size());
+  for (const Outstanding& sent : outstanding_) {
+    if (sent.space != target.space || sent.begin >= target.end || target.begin >= sent.end) continue;
+    plan_.awaits.push_back({sent.peer, sent.message});
+  }
+  step.awaits = static_cast<int32_t>(plan_.awaits.size()) - step.first_await;
+  for (int32_t i = 0; i < step.awaits; ++i) {
+    const Await await = plan_.awaits[static_cast<size_t>(step.first_await + i)];
+    std::erase_if(outstanding_, [&](const Outstanding& sent) {
+      return sent.peer == await.peer && sent.message <= await.message;
+    });
+  }
+}
+
+}  // namespace athanor

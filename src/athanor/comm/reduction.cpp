@@ -1,0 +1,144 @@
+#include "athanor/comm/reduction.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <type_traits>
+
+#include "athanor/base/error.h"
+
+namespace athanor {
+namespace {
+
+// Elements that are summed at a time: the accumulators stay in the first-level cache.
+constexpr int64_t block_size = 1024;
+
+// Calls `action` with a value of the C++ type of `dtype`.
+template <class Action>
+void with_type(DType dtype, Action&& action) {
+  switch (dtype) {
+    case DType::fp64:
+      return action(double{});
+    case DType::fp32:
+      return action(float{});
+    case DType::bf16:
+      return action(BFloat16{});
+    case DType::fp16:
+      return action(Float16{});
+    case DType::int64:
+      return action(int64_t{});
+    case DType::int32:
+      return action(int32_t{});
+    default:
+      ATHANOR_ASSERT(false, "no arithmetic on {}", name_of(dtype));
+  }
+}
+
+template <class To, class From>
+To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<From, BFloat16> || std::is_same_v<From, Float16>) {
+    return static_cast<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, BFloat16> || std::is_same_v<To, Float16>) {
+    return To(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+template <class T>
+T larger(T a, T b) {
+  if constexpr (std::is_floating_point_v<T>) return a > b || a != a ? a : b;
+  return a > b ? a : b;
+}
+
+// Integers wrap around.
+template <class T>
+T sum(T a, T b) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
+  else
+    return a + b;
+}
+
+template <class Accumulator, class T>
+void load(const std::byte* data, int64_t first, int64_t count, Accumulator* __restrict values) {
+  const T* const from = reinterpret_cast<const T*>(data) + first;
+  for (int64_t i = 0; i < count; ++i) values[i] = convert<Accumulator>(from[i]);
+}
+
+template <class Accumulator, class T>
+void accumulate(const std::byte* data, int64_t first, int64_t count, Reduction reduction,
+                Accumulator* __restrict values) {
+  const T* const from = reinterpret_cast<const T*>(data) + first;
+  if (reduction == Reduction::sum) {
+    for (int64_t i = 0; i < count; ++i) values[i] = sum(values[i], convert<Accumulator>(from[i]));
+  } else {
+    for (int64_t i = 0; i < count; ++i) values[i] = larger(values[i], convert<Accumulator>(from[i]));
+  }
+}
+
+// Two sources of the target's own type in one go.
+template <class T>
+void combine_pair(const T* a, const T* b, Reduction reduction, T* target, int64_t count) {
+  if (reduction == Reduction::sum) {
+    for (int64_t i = 0; i < count; ++i) target[i] = sum(a[i], b[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) target[i] = larger(a[i], b[i]);
+  }
+}
+
+template <class Accumulator>
+void combine_as(std::span<const CombineSource> sources, Reduction reduction, DType target_type,
+                std::byte* target, int64_t count) {
+  const DType own = dtype_of<Accumulator>::value;
+  if (sources.size() == 2 && target_type == own && sources[0].dtype == own && sources[1].dtype == own) {
+    combine_pair(reinterpret_cast<const Accumulator*>(sources[0].data),
+                 reinterpret_cast<const Accumulator*>(sources[1].data), reduction,
+                 reinterpret_cast<Accumulator*>(target), count);
+    return;
+  }
+  alignas(64) std::array<Accumulator, block_size> values;
+  for (int64_t first = 0; first < count; first += block_size) {
+    const int64_t size = std::min(block_size, count - first);
+    with_type(sources[0].dtype, [&](auto type) {
+      load<Accumulator, decltype(type)>(sources[0].data, first, size, values.data());
+    });
+    for (const CombineSource& source : sources.subspan(1))
+      with_type(source.dtype, [&](auto type) {
+        accumulate<Accumulator, decltype(type)>(source.data, first, size, reduction, values.data());
+      });
+    with_type(target_type, [&](auto type) {
+      using T = decltype(type);
+      T* const to = reinterpret_cast<T*>(target) + first;
+      for (int64_t i = 0; i < size; ++i) to[i] = convert<T>(values[static_cast<size_t>(i)]);
+    });
+  }
+}
+
+}  // namespace
+
+void combine(std::span<const CombineSource> sources, Reduction reduction, DType accumulator,
+             DType target_type, std::byte* target, int64_t count) {
+  if (count == 0) return;
+  if (sources.size() == 1 && sources[0].dtype == target_type) {
+    if (sources[0].data != target)
+      std::memmove(target, sources[0].data, static_cast<size_t>(count) * size_of(target_type));
+    return;
+  }
+  switch (accumulator) {
+    case DType::fp64:
+      return combine_as<double>(sources, reduction, target_type, target, count);
+    case DType::fp32:
+      return combine_as<float>(sources, reduction, target_type, target, count);
+    case DType::int64:
+      return combine_as<int64_t>(sources, reduction, target_type, target, count);
+    case DType::int32:
+      return combine_as<int32_t>(sources, reduction, target_type, target, count);
+    default:
+      ATHANOR_ASSERT(false, "{} does not accumulate", name_of(accumulator));
+  }
+}
+
+}  // namespace athanor
