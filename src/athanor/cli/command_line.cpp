@@ -40,6 +40,7 @@ class CommandLine {
     add_train();
     add_show();
     add_generate();
+    add_tokenizer();
     add_help();
     CLI::App* version = add_command("version", "Print the version.");
     on(version, [] { version_command(); });
@@ -48,7 +49,11 @@ class CommandLine {
   void run(int argc, const char* const* argv) {
     if (argc < 2) return write_output(app_.help());
     refuse_unknown_command(app_, argv[1], "");
-    if (argc > 2 && std::string(argv[1]) == "help") refuse_unknown_command(*help_, argv[2], "help ");
+    for (const CLI::App* command : {help_, tokenizer_}) {
+      if (argc > 2 && argv[1] == command->get_name()) {
+        refuse_unknown_command(*command, argv[2], command->get_name() + " ");
+      }
+    }
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -142,6 +147,44 @@ class CommandLine {
     on(command, [this] { generate_command(generate_); });
   }
 
+  void add_tokenizer() {
+    tokenizer_ = add_command("tokenizer", "Turn text into tokens and back.");
+    tokenizer_->require_subcommand(1);
+    const auto add = [&](const std::string& name, const std::string& about,
+                         void (*action)(const TokenizerArguments&)) {
+      CLI::App* command = tokenizer_->add_subcommand(name, about);
+      command
+          ->add_option(
+              "TOKENIZER", tokenizer_arguments_.tokenizer,
+              "\"bytes\", a tokenizer.json, a vocab.json with merges.txt beside it, or a folder of either")
+          ->required()
+          ->type_name("");
+      on(command, [this, action] { action(tokenizer_arguments_); });
+      return command;
+    };
+    const auto add_streams = [&](CLI::App* command) {
+      command->add_option("-i,--input", tokenizer_arguments_.input, "default: standard input")
+          ->type_name("FILE");
+      command->add_option("-o,--output", tokenizer_arguments_.output, "default: standard output")
+          ->type_name("FILE");
+    };
+    const auto add_text = [&](CLI::App* command, const std::string& about) {
+      command->add_option("--text", tokenizer_arguments_.text, about)->type_name("TEXT");
+      command->add_flag("--special", tokenizer_arguments_.special_tokens,
+                        "text that spells a special token becomes it; default: it is text like any other");
+    };
+    CLI::App* encode = add("encode", "Print the ids of a text, and on standard error how well they fit it.",
+                           tokenizer_encode_command);
+    add_streams(encode);
+    add_text(encode, "instead of an input");
+    CLI::App* decode = add("decode", "Print the text of ids.", tokenizer_decode_command);
+    add_streams(decode);
+    decode->add_flag("--special", tokenizer_arguments_.special_tokens,
+                     "show special tokens; default: leave them out");
+    CLI::App* show = add("show", "Print what a tokenizer is.", tokenizer_show_command);
+    add_text(show, "also show the tokens of this text");
+  }
+
   void add_help() {
     help_ = add_command("help", "Help on options.");
     on(help_, [this] { write_output(app_.help("", CLI::AppFormatMode::Normal)); });
@@ -193,10 +236,11 @@ class CommandLine {
   }
 
   CLI::App app_;
-  CLI::App* help_ = nullptr;
+  CLI::App *help_ = nullptr, *tokenizer_ = nullptr;
   TrainArguments train_;
   ShowArguments show_;
   GenerateArguments generate_;
+  TokenizerArguments tokenizer_arguments_;
   HelpOptionsArguments help_options_;
   std::vector<std::pair<CLI::App*, std::function<void()>>> actions_;
 };

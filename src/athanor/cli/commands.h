@@ -53,6 +53,16 @@ struct GenerateArguments {
 };
 void generate_command(const GenerateArguments& arguments);
 
+struct TokenizerArguments {
+  std::string tokenizer;            // a name or path that open_tokenizer takes
+  std::optional<std::string> text;  // instead of an input
+  std::string input, output;        // files; empty or "-": the standard streams
+  bool special_tokens = false;      // encode: text that spells one becomes it; decode: they are shown
+};
+void tokenizer_encode_command(const TokenizerArguments& arguments);  // text to ids, written as numbers
+void tokenizer_decode_command(const TokenizerArguments& arguments);
+void tokenizer_show_command(const TokenizerArguments& arguments);
+
 struct HelpOptionsArguments {
   std::string group;  // empty: all
   bool markdown = false;
