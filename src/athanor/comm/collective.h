@@ -72,14 +72,14 @@ using GroupId = int32_t;
 
 struct Collective {
   GroupId group = -1;  // there is no default group
-  CollectiveSpec spec;
+  CollectiveSpec spec{};
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   // Where set, the counts are read here when the collective runs; those of `spec` are then upper bounds,
   // which the algorithm is chosen by. All members must find the same numbers (all_to_all: matching ones).
   const int64_t* counts_at = nullptr;
   const int64_t* receive_counts_at = nullptr;
-  std::string label;  // for reports: what it is for
+  std::string label{};  // for reports: what it is for
 };
 
 // In which type values of `dtype` are summed.

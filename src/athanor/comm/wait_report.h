@@ -1,0 +1,34 @@
+// Who is to blame when a collective does not go on, in words.
+//
+// Called by communicator.cpp. Thread safety: pure functions.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "athanor/comm/collective.h"
+#include "athanor/comm/rank_board.h"
+
+namespace athanor {
+
+using GroupNames = std::map<GroupId, std::string>;
+
+// "all_reduce #7 of group 'tensor 0'".
+std::string describe(const IssuedCollective& collective, const GroupNames& groups);
+// How far a rank has come, the last `most` collectives that it began, and its phase.
+std::string describe(const RankStatus& status, const GroupNames& groups, size_t most);
+
+struct WaitReport {
+  std::vector<int> missing;  // ranks, sorted
+  std::string text;          // one line for each member
+};
+
+// `waiting` by the rank `self` for `awaited`; `statuses` of `ranks`, the group's members. Missing are those
+// that did not answer and those that have not begun the collective; if there is none, the awaited one.
+WaitReport report_wait(const IssuedCollective& waiting, int self, int awaited, std::span<const int> ranks,
+                       std::span<const std::optional<RankStatus>> statuses, const GroupNames& groups);
+
+}  // namespace athanor
