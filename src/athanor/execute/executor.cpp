@@ -4,13 +4,9 @@
 #include <cstring>
 
 #include "athanor/base/error.h"
-#include "athanor/execute/loaded_program.h"
+#include "athanor/execute/resolved_program.h"
 
 namespace athanor {
-
-struct Executor::LoadedProgram {
-  ResolvedProgram resolved;
-};
 
 namespace {
 
@@ -55,8 +51,8 @@ void Executor::load(std::shared_ptr<const ProgramSet> set) {
   persistent_ = device_.allocate(set_->persistent_bytes);
   transient_ = device_.allocate(transient_bytes_);
   for (const StepProgram& program : set_->programs) {
-    programs_.push_back(std::make_unique<LoadedProgram>());
-    resolve(program, kernels_, {persistent_.get(), transient_.get()}, threads_, programs_.back()->resolved);
+    programs_.push_back(std::make_unique<ResolvedProgram>());
+    resolve(program, kernels_, {persistent_.get(), transient_.get()}, threads_, *programs_.back());
   }
 }
 
@@ -65,8 +61,7 @@ int64_t Executor::arena_bytes() const {
 }
 
 // Enqueues all executions; after(i) is called when execution i has been enqueued and ends the step if true.
-void Executor::issue(LoadedProgram& loaded, const std::function<bool(size_t)>& after) {
-  ResolvedProgram& program = loaded.resolved;
+void Executor::issue(ResolvedProgram& program, const std::function<bool(size_t)>& after) {
   std::vector<Event> ended(program.program->calls.size());
   for (size_t c = 0; c < program.program->calls.size(); ++c) {
     const auto begin = static_cast<size_t>(program.call_begin[c]),
@@ -89,12 +84,12 @@ void Executor::issue(LoadedProgram& loaded, const std::function<bool(size_t)>& a
 }
 
 void Executor::run(size_t index, const StepInputs& inputs) {
-  LoadedProgram& program = *programs_.at(index);
-  program.resolved.step = &inputs;
+  ResolvedProgram& program = *programs_.at(index);
+  program.step = &inputs;
   issue(program, {});
   for (Stream* stream : streams_) stream->synchronize();
   records_.clear();
-  for (const Execution& execution : program.resolved.executions) {
+  for (const Execution& execution : program.executions) {
     records_.push_back({execution.address, execution.stream, execution.operation->kind, inputs.step,
                         execution.span.begin_ns, execution.span.end_ns});
   }
@@ -103,16 +98,16 @@ void Executor::run(size_t index, const StepInputs& inputs) {
 void Executor::run_observed(size_t index, const StepInputs& inputs,
                             const std::function<void(const Observation&)>& observe,
                             const std::function<bool(const Observation&)>& until) {
-  LoadedProgram& program = *programs_.at(index);
-  program.resolved.step = &inputs;
-  const Places places(*program.resolved.program, {persistent_.get(), transient_.get()});
+  ResolvedProgram& program = *programs_.at(index);
+  program.step = &inputs;
+  const Places places(*program.program, {persistent_.get(), transient_.get()});
   issue(program, [&](size_t i) {
     for (Stream* stream : streams_) stream->synchronize();
-    const Execution& execution = program.resolved.executions[i];
-    const int32_t layer = program.resolved.program->calls[static_cast<size_t>(execution.address.call)].layer;
+    const Execution& execution = program.executions[i];
+    const int32_t layer = program.program->calls[static_cast<size_t>(execution.address.call)].layer;
     const auto input_names = names_of(execution, execution.operation->inputs, layer);
     const auto output_names = names_of(execution, execution.operation->outputs, layer);
-    const Call& call = program.resolved.program->calls[static_cast<size_t>(execution.address.call)];
+    const Call& call = program.program->calls[static_cast<size_t>(execution.address.call)];
     const Observation observation{execution.address,
                                   execution.operation,
                                   execution.inputs,

@@ -17,6 +17,8 @@
 
 namespace athanor {
 
+struct ResolvedProgram;
+
 // What an observer sees of an operation that has just run.
 struct Observation {
   Address address;
@@ -62,8 +64,7 @@ class Executor {
   int64_t arena_bytes() const;
 
  private:
-  struct LoadedProgram;
-  void issue(LoadedProgram& program, const std::function<bool(size_t)>& after);
+  void issue(ResolvedProgram& program, const std::function<bool(size_t)>& after);
 
   Device& device_;
   const KernelTable& kernels_;
@@ -72,7 +73,7 @@ class Executor {
   std::shared_ptr<const ProgramSet> set_;
   std::shared_ptr<std::byte> persistent_, transient_;
   int64_t transient_bytes_ = 0;
-  std::vector<std::unique_ptr<LoadedProgram>> programs_;
+  std::vector<std::unique_ptr<ResolvedProgram>> programs_;
   std::vector<Record> records_;
 };
 

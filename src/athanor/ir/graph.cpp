@@ -95,7 +95,8 @@ Cost cost_of(const Graph& graph, const Operation& operation) {
 
   const Region& region = graph.regions.at(static_cast<size_t>(operation.region));
   ATHANOR_ASSERT(region.chunk_rows > 0, "region {} without chunk_rows", region.name);
-  const auto full = static_cast<double>(region.rows / region.chunk_rows);
+  const int64_t full_chunks = region.rows / region.chunk_rows;
+  const auto full = static_cast<double>(full_chunks);
   Cost total{.flops = full * once.flops, .bytes = full * once.bytes};
   const int64_t rest = region.rows % region.chunk_rows;
   if (rest == 0) return total;

@@ -6,7 +6,7 @@
 
 #include "athanor/base/error.h"
 #include "athanor/checkpoint/safetensors.h"
-#include "athanor/execute/loaded_program.h"
+#include "athanor/execute/resolved_program.h"
 #include "athanor/train/tensor_parts.h"
 
 namespace athanor {

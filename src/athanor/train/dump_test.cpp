@@ -7,7 +7,7 @@
 #include "athanor/base/error.h"
 #include "athanor/base/temporary_folder.h"
 #include "athanor/checkpoint/safetensors.h"
-#include "athanor/execute/loaded_program.h"
+#include "athanor/execute/resolved_program.h"
 #include "athanor/train/tensor_parts.h"
 #include "athanor/train/train_test_support.h"
 

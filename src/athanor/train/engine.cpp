@@ -9,7 +9,7 @@
 #include "athanor/base/error.h"
 #include "athanor/base/philox.h"
 #include "athanor/device/cpu_device.h"
-#include "athanor/execute/loaded_program.h"
+#include "athanor/execute/resolved_program.h"
 #include "athanor/machine/host.h"
 #include "athanor/model/model.h"
 #include "athanor/train/tensor_parts.h"

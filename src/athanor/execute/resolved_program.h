@@ -37,7 +37,7 @@ struct Arenas {
 // Where the values of a program are in its arenas.
 class Places {
  public:
-  Places(const StepProgram& program, const Arenas& arenas) : program_(program), arenas_(arenas) {}
+  Places(const StepProgram& program, const Arenas& arenas);
   std::byte* address(const Call& call, const Slot& slot, int64_t iteration) const;
   // A value of the call's template, in an iteration of a region or (region -1) as a whole. Absent when it
   // needs no storage.
@@ -46,6 +46,7 @@ class Places {
  private:
   const StepProgram& program_;
   Arenas arenas_;
+  std::vector<std::vector<bool>> chunked_;  // by template and value: holds the rows of one chunk
 };
 
 // Thread safety: one thread; executions run on streams while it stays unchanged.

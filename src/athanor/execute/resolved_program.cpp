@@ -1,4 +1,4 @@
-#include "athanor/execute/loaded_program.h"
+#include "athanor/execute/resolved_program.h"
 
 #include <algorithm>
 
@@ -9,21 +9,26 @@ namespace athanor {
 
 namespace {
 
-// Values that are made inside a region, by its operations or as chunks of whole tensors, are chunk-shaped.
-bool is_chunk(const Template& block, ValueId id) {
-  const Value& value = block.graph.value(id);
-  if (value.shape.rank() < 2 || value.role == Role::parameter || value.role == Role::parameter_gradient)
-    return false;
-  for (const Operation& operation : block.graph.operations) {
-    if (operation.region < 0) continue;
-    if (operation.kind == OperationKind::collect) continue;
-    if (std::find(operation.outputs.begin(), operation.outputs.end(), id) != operation.outputs.end())
-      return true;
+// By value: what is made inside a region, by its operations or as chunks of whole tensors, is chunk-shaped.
+std::vector<bool> chunked_values(const Graph& graph) {
+  std::vector<bool> chunked(graph.values.size(), false);
+  for (const Operation& operation : graph.operations) {
+    if (operation.region < 0 || operation.kind == OperationKind::collect) continue;
+    for (const ValueId id : operation.outputs) {
+      if (id == no_value) continue;
+      const Value& value = graph.value(id);
+      chunked[static_cast<size_t>(id)] =
+          value.shape.rank() >= 2 && value.role != Role::parameter && value.role != Role::parameter_gradient;
+    }
   }
-  return false;
+  return chunked;
 }
 
 }  // namespace
+
+Places::Places(const StepProgram& program, const Arenas& arenas) : program_(program), arenas_(arenas) {
+  for (const Template& block : program.templates) chunked_.push_back(chunked_values(block.graph));
+}
 
 std::byte* Places::address(const Call& call, const Slot& slot, int64_t iteration) const {
   const auto base = static_cast<size_t>(slot.base);
@@ -39,7 +44,8 @@ TensorView Places::view(const Call& call, ValueId id, int32_t region, int64_t it
   const Slot& slot = block.slots[static_cast<size_t>(id)];
   if (slot.base < 0) return {};
   TensorView result{address(call, slot, iteration), value.dtype, value.shape, slot.token_stride};
-  if (region >= 0 && is_chunk(block, id)) {  // the last chunk may be short
+  if (region >= 0 && chunked_[static_cast<size_t>(call.template_id)]
+                             [static_cast<size_t>(id)]) {  // the last chunk may be short
     const Region& loop = block.graph.regions[static_cast<size_t>(region)];
     result.shape.set(1, std::min(loop.chunk_rows, loop.rows - iteration * loop.chunk_rows));
   }
