@@ -291,5 +291,30 @@ TEST_F(ProgramTest, GeneratesTheSameTextForTheSameSeed) {
   expect_refused({"generate", "--temperature", "hot"}, "sample.temperature", "sample.temperature");
 }
 
+TEST_F(ProgramTest, ComparesRuns) {
+  ASSERT_EQ(run(tiny("small", {"train.learning_rate=0.001"})).exit_code, 0);
+  ASSERT_EQ(run(tiny("large", {"train.learning_rate=0.002"})).exit_code, 0);
+  const ProgramResult result = run({"compare", "runs/small", "runs/large", "--by", "tokens"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  for (const char* part :
+       {"small", "large", "train, best", "train.learning_rate  0.001  0.002", "compare.svg"}) {
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << " is not in\n" << result.output;
+  }
+  EXPECT_EQ(result.output.find("note:"), std::string::npos);
+  EXPECT_EQ(read("compare.svg").substr(0, 4), "<svg");
+
+  expect_refused({"compare", "runs/small"}, "2 to 8 runs, not 1", "folders");
+  expect_refused({"compare", "runs/small", "runs/smell"}, "runs/smell holds no run", "runs/small");
+  expect_refused({"compare", "runs/small", "runs/large", "--by", "hours"}, "--by hours", "seconds");
+  expect_refused({"compare", "runs/small", "runs/large", "--output", "nowhere/x.svg"}, "nowhere/x.svg", "");
+  const std::string metrics = read("runs/large/metrics.jsonl");
+  write("runs/large/metrics.jsonl", metrics + "{\"step\":7,\"los\n");
+  const ProgramResult damaged = run({"compare", "runs/small", "runs/large"});
+  EXPECT_EQ(damaged.exit_code, 0) << damaged.errors;
+  EXPECT_NE(damaged.output.find("note: 1 lines of large are damaged"), std::string::npos) << damaged.output;
+  write("runs/large/metrics.jsonl", std::string(1000, '\0'));
+  expect_refused({"compare", "runs/small", "runs/large"}, "runs/large has no loss to compare", "");
+}
+
 }  // namespace
 }  // namespace athanor

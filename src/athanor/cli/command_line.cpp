@@ -40,6 +40,7 @@ class CommandLine {
     add_train();
     add_show();
     add_generate();
+    add_compare();
     add_tokenizer();
     add_help();
     CLI::App* version = add_command("version", "Print the version.");
@@ -147,6 +148,18 @@ class CommandLine {
     on(command, [this] { generate_command(generate_); });
   }
 
+  void add_compare() {
+    CLI::App* command =
+        add_command("compare", "Show the losses of runs side by side, as a table and a chart.");
+    command->add_option("RUN", compare_.runs, "folders of two or more runs")->required()->type_name("...");
+    command
+        ->add_option("--by", compare_.by, "step (default), tokens or seconds: what the runs are laid along")
+        ->type_name("NAME");
+    command->add_option("-o,--output", compare_.output, "the chart, an SVG picture; default: compare.svg")
+        ->type_name("FILE");
+    on(command, [this] { compare_command(compare_); });
+  }
+
   void add_tokenizer() {
     tokenizer_ = add_command("tokenizer", "Turn text into tokens and back.");
     tokenizer_->require_subcommand(1);
@@ -240,6 +253,7 @@ class CommandLine {
   TrainArguments train_;
   ShowArguments show_;
   GenerateArguments generate_;
+  CompareArguments compare_;
   TokenizerArguments tokenizer_arguments_;
   HelpOptionsArguments help_options_;
   std::vector<std::pair<CLI::App*, std::function<void()>>> actions_;

@@ -53,6 +53,13 @@ struct GenerateArguments {
 };
 void generate_command(const GenerateArguments& arguments);
 
+struct CompareArguments {
+  std::vector<std::string> runs;       // folders
+  std::string by = "step";             // or tokens, seconds
+  std::string output = "compare.svg";  // the chart
+};
+void compare_command(const CompareArguments& arguments);
+
 struct TokenizerArguments {
   std::string tokenizer;            // a name or path that open_tokenizer takes
   std::optional<std::string> text;  // instead of an input

@@ -195,12 +195,14 @@ void JsonLines::finish() {
   validation_->sync();
 }
 
-void replay_json_lines(FileEnvironment& files, const std::string& folder, int64_t last_step,
-                       ReportSink& sink) {
+int64_t replay_json_lines(FileEnvironment& files, const std::string& folder, int64_t last_step,
+                          ReportSink& sink) {
+  int64_t passed_over = 0;
   // There are few validations, so they are held in memory and merged into the stream of steps.
   std::vector<ValidationReport> validations;
   for_each_line(files, join_path(folder, validation_file_name), [&](std::string_view line, bool complete) {
     const auto step = step_of(line);
+    if (!complete || !step) ++passed_over;
     if (!complete || !step || *step > last_step) return;
     validations.push_back({.step = *step,
                            .set = text_member(line, "set"),
@@ -215,15 +217,18 @@ void replay_json_lines(FileEnvironment& files, const std::string& folder, int64_
   };
   for_each_line(files, join_path(folder, metrics_file_name), [&](std::string_view line, bool complete) {
     const auto step = step_of(line);
+    if (!complete || !step) ++passed_over;
     if (!complete || !step || *step > last_step) return;
     validate_before(*step);
     StepReport report;
     report.step = *step;
     report.loss = number_member(line, "loss");
+    report.step_seconds = number_member(line, "step_seconds").value_or(0);
     report.consumed_tokens = integer_member(line, "consumed_tokens").value_or(0);
     sink.step(report);
   });
   validate_before(std::numeric_limits<int64_t>::max());
+  return passed_over;
 }
 
 }  // namespace athanor

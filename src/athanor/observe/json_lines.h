@@ -39,9 +39,10 @@ std::string to_json(const StepReport& report);
 std::string to_json(const ValidationReport& report);
 
 // Hands what both files in `folder` hold up to `last_step` to `sink`, steps before validations of the same
-// step, as far as a curve needs it: step, loss and consumed tokens; set, loss and tokens. For sinks that keep
-// a history in memory, on resume. Lines that cannot be read are passed over; missing files are empty.
-void replay_json_lines(FileEnvironment& files, const std::string& folder, int64_t last_step,
-                       ReportSink& sink);
+// step, as far as a curve needs it: step, loss, seconds and consumed tokens; set, loss and tokens. For sinks
+// that keep a history in memory, on resume, and for comparisons. Lines that cannot be read are passed over;
+// returns how many. Missing files are empty.
+int64_t replay_json_lines(FileEnvironment& files, const std::string& folder, int64_t last_step,
+                          ReportSink& sink);
 
 }  // namespace athanor

@@ -37,14 +37,33 @@ double highest_shown(const std::vector<LossBucket>& buckets) {
   return std::max(start, *(greatest.end() - 1 - hundredth));
 }
 
-ChartAxis loss_axis(const LossHistory& history) {
+std::string subtitle_of(const LossHistory& history, int64_t consumed_tokens) {
+  std::string text = fmt::format("step {}", format_exact(history.last_step()));
+  if (consumed_tokens > 0) text += fmt::format(", {} tokens", format_count(consumed_tokens));
+  return text;
+}
+
+}  // namespace
+
+bool is_smoothed(const LossHistory& history) {
+  return history.buckets().size() >= fewest_smoothed;
+}
+
+std::vector<ChartPoint> train_line(const LossHistory& history) {
+  const auto half_width = static_cast<int64_t>(history.buckets().size()) / smoothing_share;
+  return smooth(history.buckets(), is_smoothed(history) ? half_width : 0);
+}
+
+ChartAxis loss_axis(const std::vector<const LossHistory*>& histories) {
   double low = std::numeric_limits<double>::infinity(), high = -low;
-  if (!history.buckets().empty()) high = highest_shown(history.buckets());
-  for (const auto& bucket : history.buckets()) low = std::min(low, bucket.least);
-  for (const auto& curve : history.validations()) {
-    for (const auto& point : curve.points) {
-      low = std::min(low, point.loss);
-      high = std::max(high, point.loss);
+  for (const LossHistory* history : histories) {
+    if (!history->buckets().empty()) high = std::max(high, highest_shown(history->buckets()));
+    for (const auto& bucket : history->buckets()) low = std::min(low, bucket.least);
+    for (const auto& curve : history->validations()) {
+      for (const auto& point : curve.points) {
+        low = std::min(low, point.loss);
+        high = std::max(high, point.loss);
+      }
     }
   }
   ChartAxis axis;
@@ -56,21 +75,13 @@ ChartAxis loss_axis(const LossHistory& history) {
   return axis;
 }
 
-ChartAxis step_axis(const LossHistory& history) {
+ChartAxis step_axis(double last) {
   ChartAxis axis;
   axis.low = 0;
-  axis.high = static_cast<double>(std::max<int64_t>(history.last_step(), 1));
+  axis.high = std::max(last, 1.0);
   axis.ticks = round_ticks(axis.low, axis.high, 8, true);
   return axis;
 }
-
-std::string subtitle_of(const LossHistory& history, int64_t consumed_tokens) {
-  std::string text = fmt::format("step {}", format_exact(history.last_step()));
-  if (consumed_tokens > 0) text += fmt::format(", {} tokens", format_count(consumed_tokens));
-  return text;
-}
-
-}  // namespace
 
 std::vector<ChartTick> round_ticks(double low, double high, int count, bool whole) {
   const double rough = (high - low) / std::max(count, 1);
@@ -116,13 +127,12 @@ LossChart make_loss_chart(const LossHistory& history, const std::string& title, 
   LossChart chart;
   chart.title = printable(title);
   chart.subtitle = subtitle_of(history, consumed_tokens);
-  chart.step = step_axis(history);
-  chart.loss = loss_axis(history);
+  chart.step = step_axis(static_cast<double>(history.last_step()));
+  chart.loss = loss_axis({&history});
   const auto& buckets = history.buckets();
-  chart.smoothed = buckets.size() >= fewest_smoothed;
+  chart.smoothed = is_smoothed(history);
   chart.train.label = "train";
-  const auto half_width = static_cast<int64_t>(buckets.size()) / smoothing_share;
-  chart.train.points = smooth(buckets, chart.smoothed ? half_width : 0);
+  chart.train.points = train_line(history);
   for (const auto& bucket : buckets) {
     if (bucket.greatest > chart.loss.high) chart.spikes.push_back(bucket.middle_step());
     if (!chart.smoothed) continue;
@@ -131,11 +141,12 @@ LossChart make_loss_chart(const LossHistory& history, const std::string& title, 
   }
   if (!chart.train.points.empty()) chart.train.last_value = format_loss(chart.train.points.back().y);
   for (const auto& curve : history.validations()) {
-    ChartLine line{
-        .label = printable(curve.set), .last_value = format_loss(curve.points.back().loss), .points = {}};
+    ChartLine line;
+    line.label = printable(curve.set);
+    line.last_value = format_loss(curve.points.back().loss);
     for (const auto& point : curve.points)
       line.points.push_back({static_cast<double>(point.step), point.loss});
-    chart.validations.push_back(std::move(line));
+    chart.lines.push_back(std::move(line));
   }
   if (const auto step = history.last_non_finite_step()) chart.non_finite_step = static_cast<double>(*step);
   return chart;

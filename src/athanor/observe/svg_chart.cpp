@@ -24,8 +24,8 @@ constexpr int widest_label = 40;  // columns
 constexpr const char* train_color = "#1d4ed8";
 constexpr const char* band_color = "#93b4f5";
 constexpr const char* alarm_color = "#c81e1e";
-constexpr std::array<const char*, 8> validation_colors = {"#d9480f", "#0f766e", "#9333ea", "#b45309",
-                                                          "#be185d", "#4d7c0f", "#0369a1", "#57534e"};
+constexpr std::array<const char*, 8> line_colors = {"#d9480f", "#0f766e", "#9333ea", "#b45309",
+                                                    "#be185d", "#4d7c0f", "#0369a1", "#57534e"};
 
 std::string escaped(std::string_view text) {
   std::string result;
@@ -125,7 +125,7 @@ class Drawing {
     }
     line(left, bottom, right, bottom, "axis");
     line(left, top, left, bottom, "axis");
-    text((left + right) / 2, bottom + 42, "middle", "note", "step");
+    text((left + right) / 2, bottom + 42, "middle", "note", chart_.step_name);
     const double middle = (top + bottom) / 2;
     out_ += fmt::format(
         "<text x=\"16\" y=\"{0:.1f}\" text-anchor=\"middle\" transform=\"rotate(-90 16 "
@@ -158,15 +158,16 @@ class Drawing {
     if (chart_.non_finite_step)
       line(x(*chart_.non_finite_step), top, x(*chart_.non_finite_step), bottom, "alarm");
     out_ += fmt::format("<polyline class=\"train\" points=\"{}\"/>\n", coordinates(chart_.train.points));
-    for (size_t i = 0; i < chart_.validations.size(); ++i) {
-      const char* color = validation_colors[i % validation_colors.size()];
-      const auto& points = chart_.validations[i].points;
+    for (size_t i = 0; i < chart_.lines.size(); ++i) {
+      const ChartLine& curve = chart_.lines[i];
+      const char* color = color_of(i);
+      const auto& points = curve.points;
       out_ += fmt::format(
           "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\" "
-          "stroke-linejoin=\"round\"/>\n",
-          coordinates(points), color);
+          "stroke-linejoin=\"round\"{}/>\n",
+          coordinates(points), color, dashes_of(curve));
       // Dots while they can be told apart.
-      if (points.size() > 80) continue;
+      if (points.size() > 80 || (curve.style == LineStyle::plain && points.size() > 1)) continue;
       out_ += fmt::format("<g fill=\"{}\" stroke=\"#ffffff\" stroke-width=\"1.2\">\n", color);
       for (const auto& point : points) {
         out_ += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/>\n", x(point.x), y(point.y));
@@ -193,24 +194,37 @@ class Drawing {
     }
   }
 
+  const char* color_of(size_t line) const {
+    return line_colors[chart_.lines[line].color.value_or(line) % line_colors.size()];
+  }
+
+  static const char* dashes_of(const ChartLine& curve) {
+    return curve.style == LineStyle::dashed_dots ? " stroke-dasharray=\"6 4\"" : "";
+  }
+
   struct Entry {
     std::string label, value, mark;
   };
 
   std::vector<Entry> legend_entries() const {
     std::vector<Entry> entries;
-    const auto stroke = [](const char* color) {
-      return fmt::format("<path d=\"M0 0h22\" stroke=\"{}\" stroke-width=\"2.5\" stroke-linecap=\"round\"/>",
-                         color);
+    const auto stroke = [](const char* color, const char* dashes) {
+      return fmt::format(
+          "<path d=\"M0 0h22\" stroke=\"{}\" stroke-width=\"2.5\" stroke-linecap=\"round\"{}/>", color,
+          dashes);
     };
     if (!chart_.train.points.empty()) {
       entries.push_back(
-          {chart_.smoothed ? "train, smoothed" : "train", chart_.train.last_value, stroke(train_color)});
+          {chart_.smoothed ? "train, smoothed" : "train", chart_.train.last_value, stroke(train_color, "")});
     }
-    for (size_t i = 0; i < chart_.validations.size(); ++i) {
-      const char* color = validation_colors[i % validation_colors.size()];
-      entries.push_back({shortened(chart_.validations[i].label), chart_.validations[i].last_value,
-                         stroke(color) + fmt::format("<circle cx=\"11\" r=\"4\" fill=\"{}\"/>", color)});
+    for (size_t i = 0; i < chart_.lines.size(); ++i) {
+      const ChartLine& curve = chart_.lines[i];
+      if (curve.label.empty()) continue;
+      std::string mark = stroke(color_of(i), dashes_of(curve));
+      if (curve.style != LineStyle::plain) {
+        mark += fmt::format("<circle cx=\"11\" r=\"4\" fill=\"{}\"/>", color_of(i));
+      }
+      entries.push_back({shortened(curve.label), curve.last_value, std::move(mark)});
     }
     if (!chart_.spikes.empty()) {
       entries.push_back({"above the range", "", "<path class=\"spike\" d=\"M11 -4l4 7h-8z\"/>"});

@@ -122,8 +122,8 @@ class CharacterChart {
   }
 
   void draw_validations() {
-    for (size_t set = 0; set < chart_.validations.size(); ++set) {
-      for (const auto& point : chart_.validations[set].points) {
+    for (size_t set = 0; set < chart_.lines.size(); ++set) {
+      for (const auto& point : chart_.lines[set].points) {
         const double share = std::clamp(chart_.step.position(point.x), 0.0, 1.0);
         const int column = static_cast<int>(std::lround(share * (columns_ - 1)));
         const int row = row_of(chart_.loss.position(point.y) * dots_high(), dots_y());
@@ -212,8 +212,8 @@ class CharacterChart {
     if (!chart_.train.points.empty()) {
       add(options_.unicode ? "⠤⠤" : "**", train_color, "loss: " + text_of(chart_.train));
     }
-    for (size_t set = 0; set < chart_.validations.size(); ++set) {
-      add(mark(set), mark_colors[set % mark_colors.size()], text_of(chart_.validations[set]));
+    for (size_t set = 0; set < chart_.lines.size(); ++set) {
+      add(mark(set), mark_colors[set % mark_colors.size()], text_of(chart_.lines[set]));
     }
     while (!out.empty() && out.back() == ' ') out.pop_back();
     return out + '\n';
