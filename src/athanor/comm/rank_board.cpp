@@ -104,7 +104,7 @@ RankStatus RankBoard::status() const {
                            entry.sequence.load(std::memory_order_relaxed)});
   }
   status.phase = read_text(phase_);
-  if (failure_state_.load(std::memory_order_acquire) == 2) status.failure = read_text(failure_);
+  if (has_failed()) status.failure = read_text(failure_);
   status.heartbeat = heartbeat();
   return status;
 }

@@ -58,13 +58,16 @@ class RankBoard {
   void complete() { completed_.fetch_add(1, std::memory_order_release); }
   void set_phase(std::string_view phase);
   void beat() { heartbeat_.fetch_add(1, std::memory_order_relaxed); }
-  void set_failure(std::string_view failure);  // the first one stays
+  void set_failure(std::string_view failure);                  // the first one stays
+  void leave() { left_.store(1, std::memory_order_seq_cst); }  // all is done: this rank may end
 
   // Of anybody. An alarm tells the owner that `rank` has given up; the first one stays.
   void raise_alarm(int rank);
   int alarm() const {
     return static_cast<int>(alarm_.load(std::memory_order_seq_cst)) - 1;
   }  // negative: none
+  bool has_failed() const { return failure_state_.load(std::memory_order_acquire) == 2; }
+  bool has_left() const { return left_.load(std::memory_order_seq_cst) != 0; }
   uint64_t heartbeat() const { return heartbeat_.load(std::memory_order_relaxed); }
   RankStatus status() const;
 
@@ -76,6 +79,7 @@ class RankBoard {
     std::atomic<uint64_t> kind{0}, sequence{0};
   };
   alignas(64) std::atomic<uint32_t> alarm_{0};
+  std::atomic<uint32_t> left_{0};
   std::atomic<uint32_t> failure_state_{0};  // 0 none, 1 being written, 2 complete
   alignas(64) std::atomic<uint64_t> begun_{0}, completed_{0}, heartbeat_{0};
   std::array<SharedEntry, history> last_{};

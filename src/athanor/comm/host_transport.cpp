@@ -1,0 +1,222 @@
+#include "athanor/comm/host_transport.h"
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "athanor/base/clock.h"
+#include "athanor/base/error.h"
+#include "athanor/comm/event_loop.h"
+#include "athanor/comm/host_segment.h"
+#include "athanor/comm/mailbox.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t tick_ns = 100'000'000;
+
+}  // namespace
+
+class HostTransport final : public Transport {
+ public:
+  explicit HostTransport(HostTransportOptions options)
+      : options_(std::move(options)),
+        segment_(std::make_shared<OwnSegment>(options_)),
+        registry_(std::make_shared<RegionRegistry>(segment_->head().regions, segment_)),
+        peers_(static_cast<size_t>(options_.ranks)),
+        loop_("athanor-peers", tick_ns, [this] { tick(); }) {
+    address_.rank = options_.rank;
+    address_.generation = options_.generation;
+    address_.host = options_.host;
+    address_.process = getpid();
+    address_.segment = segment_->descriptor();
+  }
+
+  ~HostTransport() override { board().leave(); }
+
+  const HostAddress& address() const { return address_; }
+  void connect(std::function<HostAddress(int)> address_of) { address_of_ = std::move(address_of); }
+
+  int rank() const override { return options_.rank; }
+  int ranks() const override { return options_.ranks; }
+  RankBoard& board() override { return segment_->head().board; }
+  int64_t spin_ns() const override { return options_.spin_ns; }
+  std::shared_ptr<std::byte> allocate(int64_t bytes) override { return registry_->allocate(bytes); }
+
+  Link& link(int peer) override {
+    Peer& state = peers_[static_cast<size_t>(peer)];
+    if (!state.link) open_link(peer, state);
+    return *state.link;
+  }
+
+  void progress() override {
+    for (Link* const link : links_) link->progress();
+  }
+
+  void check() override {
+    const int from = board().alarm();
+    if (from == rank()) throw Error(ErrorKind::restart_worker, board().status().failure);
+    const std::lock_guard lock(mutex_);
+    for (const Neighbour& neighbour : neighbours_) {
+      if (neighbour.rank != from && !neighbour.board->has_failed()) continue;
+      const std::string reason = neighbour.board->status().failure;
+      if (reason.empty()) continue;  // it is being written
+      // Handed on as it is: the first report names who is to blame.
+      board().set_failure(reason);
+      throw Error(ErrorKind::restart_worker, reason);
+    }
+  }
+
+  void abort(const std::string& reason) override {
+    board().set_failure(reason);
+    const std::lock_guard lock(mutex_);
+    for (const Neighbour& neighbour : neighbours_) neighbour.board->raise_alarm(rank());
+    board().raise_alarm(rank());
+  }
+
+  std::vector<std::optional<RankStatus>> statuses(std::span<const int> of, int64_t until_ns) override {
+    std::vector<std::optional<RankStatus>> all(of.size());
+    std::vector<uint64_t> before(of.size());
+    std::vector<RankBoard*> boards(of.size());
+    for (size_t i = 0; i < of.size(); ++i) {
+      boards[i] = board_of(of[i]);
+      if (boards[i] != nullptr) before[i] = boards[i]->heartbeat();
+    }
+    // Who is alive has a heart that beats.
+    for (size_t left = 1; left > 0 && monotonic_ns() < until_ns;) {
+      left = 0;
+      for (size_t i = 0; i < of.size(); ++i) {
+        if (all[i] || boards[i] == nullptr) continue;
+        if (of[i] == rank() || boards[i]->heartbeat() != before[i])
+          all[i] = boards[i]->status();
+        else
+          ++left;
+      }
+      if (left > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return all;
+  }
+
+ private:
+  struct Peer {
+    std::unique_ptr<PeerSegment> segment;
+    std::unique_ptr<PeerRegions> regions;
+    std::unique_ptr<Link> link;
+  };
+  // A peer of this host that is being watched.
+  struct Neighbour {
+    int rank;
+    pid_t process;
+    RankBoard* board;
+    uint64_t heartbeat = 0;
+    int64_t beat_ns = 0;  // when the heartbeat was last seen to change
+  };
+
+  RankBoard* board_of(int rank) {
+    if (rank == this->rank()) return &board();
+    Peer& peer = peers_[static_cast<size_t>(rank)];
+    try {
+      if (!peer.segment) attach(rank, peer, address_of_(rank));
+      return &peer.segment->head().board;
+    } catch (const Error&) {
+      return nullptr;  // it does not answer
+    }
+  }
+
+  void attach(int rank, Peer& peer, const HostAddress& address) {
+    if (address.rank != rank || address.generation != options_.generation)
+      throw Error(ErrorKind::restart_worker,
+                  fmt::format("the address of rank {} is one of rank {} in generation {}, not {}", rank,
+                              address.rank, address.generation, options_.generation));
+    peer.segment = std::make_unique<PeerSegment>(options_, address);
+    Neighbour neighbour{rank, address.process, &peer.segment->head().board, 0, monotonic_ns()};
+    const int process = peer.segment->process_descriptor();
+    {
+      const std::lock_guard lock(mutex_);
+      neighbours_.push_back(neighbour);
+    }
+    loop_.post([this, process, neighbour] {
+      loop_.watch(process, EPOLLIN, [this, process, neighbour](uint32_t) {
+        loop_.forget(process);
+        if (!neighbour.board->has_left())
+          fail(fmt::format("rank {} (process {}) has died", neighbour.rank, neighbour.process));
+      });
+    });
+  }
+
+  void open_link(int rank, Peer& peer) {
+    ATHANOR_ASSERT(rank >= 0 && rank < ranks() && rank != this->rank(), "rank {} to rank {}", this->rank(),
+                   rank);
+    const HostAddress address = address_of_(rank);
+    if (address.host != options_.host)
+      throw_user_error(
+          fmt::format("rank {} is on another host, and rank {} cannot reach it", rank, this->rank()));
+    if (!peer.segment) attach(rank, peer, address);
+    peer.regions = std::make_unique<PeerRegions>(peer.segment->head().regions, address.process);
+    MailboxHooks hooks;
+    hooks.share = [this](const std::byte* data, uint64_t bytes) { return registry_->find(data, bytes); };
+    hooks.resolve = [regions = peer.regions.get()](SharedPlace place, uint64_t bytes) {
+      return regions->resolve(place, bytes);
+    };
+    peer.link =
+        std::make_unique<MailboxLink>(rank, peer.segment->mailbox(), peer.segment->head().board.bell,
+                                      segment_->mailbox_from(rank), std::move(hooks), MessageFaults{});
+    links_.push_back(peer.link.get());
+  }
+
+  // In the loop's thread.
+  void fail(const std::string& what) { abort(fmt::format("rank {}: {}", rank(), what)); }
+
+  void tick() {
+    board().beat();
+    const int64_t now = monotonic_ns();
+    std::string silent;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Neighbour& neighbour : neighbours_) {
+        const uint64_t heartbeat = neighbour.board->heartbeat();
+        if (heartbeat != neighbour.heartbeat) {
+          neighbour.heartbeat = heartbeat;
+          neighbour.beat_ns = now;
+        } else if (now - neighbour.beat_ns > options_.silence_ns && !neighbour.board->has_left()) {
+          silent = fmt::format(
+              "rank {} (process {}) shows no sign of life for {:.1f} s: stopped, or its machine "
+              "is overloaded",
+              neighbour.rank, neighbour.process, seconds_of(now - neighbour.beat_ns));
+        }
+      }
+    }
+    if (!silent.empty() && board().alarm() < 0) fail(silent);
+  }
+
+  const HostTransportOptions options_;
+  std::shared_ptr<OwnSegment> segment_;
+  std::shared_ptr<RegionRegistry> registry_;
+  HostAddress address_;
+  std::function<HostAddress(int)> address_of_;
+  std::vector<Peer> peers_;   // by rank
+  std::vector<Link*> links_;  // those that are open
+  std::mutex mutex_;          // guards neighbours_
+  std::vector<Neighbour> neighbours_;
+  EventLoop loop_;  // the last member: it ends before what its callbacks use
+};
+
+HostEndpoint::HostEndpoint(HostTransportOptions options)
+    : transport_(std::make_unique<HostTransport>(std::move(options))) {}
+
+HostEndpoint::~HostEndpoint() = default;
+
+const HostAddress& HostEndpoint::address() const {
+  return transport_->address();
+}
+
+std::unique_ptr<Transport> HostEndpoint::connect(std::function<HostAddress(int rank)> address_of) {
+  transport_->connect(std::move(address_of));
+  return std::move(transport_);
+}
+
+}  // namespace athanor
