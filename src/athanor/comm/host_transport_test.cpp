@@ -1,0 +1,238 @@
+#include "athanor/comm/host_transport.h"
+
+#include <gtest/gtest.h>
+
+#include "athanor/comm/collective_cases.h"
+#include "athanor/comm/process_ranks.h"
+
+namespace athanor {
+namespace {
+
+std::vector<int> all_of(int ranks) {
+  std::vector<int> all(static_cast<size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// Puts the ranks on hosts: those of different hosts have nothing but TCP between them.
+ProcessRanks::Adjust on_hosts(const std::vector<int>& hosts) {
+  const bool several = std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
+  return [=](int rank, HostTransportOptions& transport, CommunicatorOptions& options) {
+    options.hosts = hosts;
+    if (!several) return;
+    transport.host = fmt::format("host-{}", hosts[static_cast<size_t>(rank)]);
+    transport.listen = "127.0.0.1";
+  };
+}
+
+void expect_all_cases(const GroupShape& group, const std::vector<CollectiveCase>& cases) {
+  ProcessRanks ranks(group.members(), on_hosts(group.hosts), [&](int, Communicator& communicator, Meeting&) {
+    communicator.add_group({5, "all", all_of(group.members())});
+    std::string wrong;
+    for (size_t i = 0; i < cases.size(); ++i)
+      if (const auto fault = run_case(communicator, 5, cases[i], i % 2 == 1); !fault.empty())
+        wrong += fault + "\n";
+    if (!wrong.empty()) throw_user_error(wrong);
+  });
+  for (int rank = 0; rank < group.members(); ++rank) EXPECT_EQ(ranks.wait_for(rank), "") << rank;
+}
+
+TEST(HostTransport, EveryCollectiveByEveryAlgorithmInSharedMemory) {
+  for (const int members : {1, 2, 3, 5, 8}) {
+    const GroupShape group = one_host(members);
+    expect_all_cases(group, all_cases(group, {1, 7, 1022}));
+  }
+}
+
+TEST(HostTransport, LongMessagesInSharedMemory) {
+  const GroupShape group = one_host(4);
+  std::vector<CollectiveCase> cases;
+  for (int kind = 0; kind <= static_cast<int>(CollectiveKind::broadcast); ++kind)
+    for (int algorithm = 0; algorithm < algorithm_count; ++algorithm)
+      if (kind == 0 || algorithm == 0)
+        cases.push_back(make_case(example_specs(static_cast<CollectiveKind>(kind), 4, 300'001,
+                                                static_cast<Algorithm>(algorithm), 1),
+                                  group, algorithm % 2 == 0));
+  expect_all_cases(group, cases);
+}
+
+// Memory that peers cannot see goes through the mailboxes.
+TEST(HostTransport, PrivateMemoryTravelsToo) {
+  ProcessRanks ranks(3, on_hosts({0, 0, 0}), [](int rank, Communicator& communicator, Meeting&) {
+    communicator.add_group({0, "all", {0, 1, 2}});
+    std::vector<float> values(400'000);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(rank + static_cast<int>(i % 5));
+    Collective sum{.group = 0};
+    sum.input = sum.output = reinterpret_cast<std::byte*>(values.data());
+    sum.spec.counts = {static_cast<int64_t>(values.size())};
+    communicator.run(*communicator.prepare(sum));
+    for (size_t i = 0; i < values.size(); ++i)
+      if (values[i] != static_cast<float>(3 + 3 * (i % 5))) throw_user_error("a wrong sum");
+  });
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.wait_for(rank), "");
+}
+
+// What is freed and allocated again is another region, even at the same place.
+TEST(HostTransport, P42_RegionsAreNotMistakenForEarlierOnes) {
+  ProcessRanks ranks(2, on_hosts({0, 0}), [](int rank, Communicator& communicator, Meeting&) {
+    communicator.add_group({0, "all", {0, 1}});
+    for (int round = 0; round < 20; ++round) {
+      const int64_t count = 20'000 + 3000 * (round % 3);
+      const auto memory = communicator.allocate(count * 4);
+      auto* values = reinterpret_cast<float*>(memory.get());
+      for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>(round + rank);
+      Collective sum{.group = 0, .input = memory.get(), .output = memory.get()};
+      sum.spec.counts = {count};
+      communicator.run(*communicator.prepare(sum));
+      for (int64_t i = 0; i < count; ++i)
+        if (values[i] != static_cast<float>(2 * round + 1)) throw_user_error("a wrong sum");
+    }
+  });
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait_for(rank), "");
+}
+
+// Runs one kind of collective over and over until it fails.
+ProcessRanks::Work over_and_over(CollectiveKind kind, Algorithm algorithm) {
+  return [=](int rank, Communicator& communicator, Meeting& meeting) {
+    communicator.add_group({0, "all", all_of(4)});
+    const auto specs = example_specs(kind, 4, 200'000, algorithm, 0);
+    const CollectiveSpec& spec = specs[static_cast<size_t>(rank)];
+    const auto input = communicator.allocate(1'000'000), output = communicator.allocate(1'000'000);
+    const Collective collective{.group = 0, .spec = spec, .input = input.get(), .output = output.get()};
+    // A broadcast alone does not hold anybody up.
+    Collective meet{.group = 0, .input = input.get(), .output = input.get()};
+    meet.spec.counts = {1};
+    const auto prepared = communicator.prepare(collective), together = communicator.prepare(meet);
+    while (true) {
+      communicator.run(*prepared);
+      communicator.run(*together);
+      ++meeting.progress[static_cast<size_t>(rank)];
+    }
+  };
+}
+
+struct End {
+  std::vector<std::string> messages;
+  double seconds = 0;  // from the signal to the end of the last survivor
+};
+
+// Sends `number` to rank 2 of 4 in the middle of its work.
+End after_signal(const std::vector<int>& hosts, CollectiveKind kind, int number) {
+  ProcessRanks ranks(
+      4,
+      [&](int rank, HostTransportOptions& transport, CommunicatorOptions& options) {
+        on_hosts(hosts)(rank, transport, options);
+        if (number == SIGSTOP) transport.silence_ns = 600'000'000;
+      },
+      over_and_over(kind, Algorithm::automatic));
+  for (int rank = 0; rank < 4; ++rank) ranks.wait_for_progress(rank, 20);
+  const int64_t begin = monotonic_ns();
+  ranks.signal(2, number);
+  End end;
+  int64_t last = begin;
+  for (const int rank : {0, 1, 3}) {
+    end.messages.push_back(ranks.wait_for(rank));
+    last = std::max<int64_t>(last, ranks.meeting().ended_ns[static_cast<size_t>(rank)]);
+  }
+  end.seconds = seconds_of(last - begin);
+  return end;
+}
+
+TEST(HostTransport, P97_ARankThatIsKilledEndsTheOthersAtOnce) {
+  for (int kind = 0; kind <= static_cast<int>(CollectiveKind::broadcast); ++kind) {
+    const End end = after_signal({0, 0, 0, 0}, static_cast<CollectiveKind>(kind), SIGKILL);
+    EXPECT_LT(end.seconds, 3) << kind;
+    for (const std::string& message : end.messages) {
+      EXPECT_NE(message.find("rank 2 (process "), std::string::npos) << message;
+      EXPECT_NE(message.find("has died"), std::string::npos) << message;
+    }
+  }
+}
+
+TEST(HostTransport, ARankThatIsStoppedEndsTheOthersSoon) {
+  for (const auto kind : {CollectiveKind::all_reduce, CollectiveKind::broadcast}) {
+    const End end = after_signal({0, 0, 0, 0}, kind, SIGSTOP);
+    EXPECT_LT(end.seconds, 5);
+    for (const std::string& message : end.messages)
+      EXPECT_NE(message.find("rank 2 (process "), std::string::npos) << message;
+  }
+}
+
+// With heartbeats out of the way, the deadline of the collective says who does not answer.
+TEST(HostTransport, P105_ATimeOutNamesTheStoppedRank) {
+  ProcessRanks ranks(
+      3, [](int, HostTransportOptions&, CommunicatorOptions& options) { options.timeout_ns = 500'000'000; },
+      [](int rank, Communicator& communicator, Meeting& meeting) {
+        communicator.add_group({3, "shard 0", {0, 1, 2}});
+        const auto memory = communicator.allocate(4);
+        Collective sum{.group = 3, .input = memory.get(), .output = memory.get()};
+        sum.spec.counts = {1};
+        const auto prepared = communicator.prepare(sum);
+        communicator.run(*prepared);
+        ++meeting.progress[static_cast<size_t>(rank)];
+        if (rank == 1) raise(SIGSTOP);
+        communicator.run(*prepared);
+      });
+  for (const int rank : {0, 2}) {
+    const std::string message = ranks.wait_for(rank);
+    EXPECT_NE(message.find("all_reduce #1 of group 'shard 0'"), std::string::npos) << message;
+    EXPECT_NE(message.find("missing: rank 1\n"), std::string::npos) << message;
+    EXPECT_NE(message.find("rank 1 does not answer"), std::string::npos) << message;
+  }
+}
+
+TEST(HostTransport, ARankMayLeaveWhenItsWorkIsDone) {
+  ProcessRanks ranks(2, on_hosts({0, 0}), [](int rank, Communicator& communicator, Meeting&) {
+    communicator.add_group({0, "all", {0, 1}});
+    const auto memory = communicator.allocate(4);
+    Collective send{.group = 0, .input = memory.get(), .output = memory.get()};
+    send.spec.kind = rank == 0 ? CollectiveKind::send : CollectiveKind::receive;
+    send.spec.root = 1 - rank;
+    send.spec.counts = {1};
+    const auto prepared = communicator.prepare(send);
+    communicator.run(*prepared);
+    if (rank == 0) {
+      communicator.run(*prepared);  // read after this rank is gone
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    communicator.run(*prepared);
+  });
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait_for(rank), "");
+}
+
+TEST(HostTransport, AnotherGenerationOrSecretIsNotMet) {
+  for (const bool generation : {false, true}) {
+    ProcessRanks ranks(
+        2,
+        [&](int rank, HostTransportOptions& transport, CommunicatorOptions&) {
+          if (rank == 0) return;
+          if (generation) transport.generation = 2;
+          if (!generation) transport.secret = Secret("another");
+        },
+        [](int, Communicator& communicator, Meeting&) {
+          communicator.add_group({0, "all", {0, 1}});
+          const auto memory = communicator.allocate(4);
+          Collective sum{.group = 0, .input = memory.get(), .output = memory.get()};
+          sum.spec.counts = {1};
+          communicator.run(*communicator.prepare(sum));
+        });
+    // Whoever looks first sees that the other is not one of its own; the second may find nobody.
+    const std::string first = ranks.wait_for(0), second = ranks.wait_for(1);
+    EXPECT_NE((first + second).find("generation"), std::string::npos) << first << second;
+    EXPECT_FALSE(first.empty() || second.empty());
+  }
+}
+
+TEST(HostAddress, IsReadAsItWasWritten) {
+  const HostAddress address{3, 7, "boot/1", 123, 5, "::1", 4000};
+  EXPECT_EQ(parse_host_address(to_text(address)), address);
+  for (const char* text : {"", "rank=1", "rank=x generation=1 host=a process=1 segment=1 address= port=1",
+                           "rank=1 generation=1 host=a process=1 segment=1 address= port=70000",
+                           "rank=1 generation=1 host=a process=-1 segment=1 address= port=1",
+                           "rank=1 generation=1 host=a process=1 segment=1 address= port=1 more"})
+    EXPECT_THROW(parse_host_address(text), Error) << text;
+}
+
+}  // namespace
+}  // namespace athanor
