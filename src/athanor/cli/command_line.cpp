@@ -42,6 +42,8 @@ class CommandLine {
     add_generate();
     add_compare();
     add_tokenizer();
+    add_import();
+    add_export();
     add_help();
     CLI::App* version = add_command("version", "Print the version.");
     on(version, [] { version_command(); });
@@ -198,6 +200,40 @@ class CommandLine {
     add_text(show, "also show the tokens of this text");
   }
 
+  void add_import() {
+    CLI::App* command =
+        add_command("import", "Take over a model in Hugging Face's form: GPT-2, Llama, Mistral.");
+    command->add_option("FOLDER", import_.folder, "folder with config.json and safetensors files")
+        ->required()
+        ->type_name("");
+    command
+        ->add_option("-o,--output", import_.output, "folder to make; `generate` and train.init_from take it")
+        ->required()
+        ->type_name("FOLDER");
+    command->footer(
+        "The weights keep their types. docs/formats/hugging_face.md says what is read and what is refused.");
+    on(command, [this] { import_command(import_); });
+  }
+
+  void add_export() {
+    CLI::App* command = add_command("export", "Write a model in Hugging Face's form.");
+    command
+        ->add_option("SOURCE", export_.source,
+                     "folder of a run (its latest checkpoint), a checkpoint file, or an imported folder")
+        ->required()
+        ->type_name("");
+    command->add_option("-o,--output", export_.output, "folder to make")->required()->type_name("FOLDER");
+    command
+        ->add_option("--dtype", export_.dtype, "fp32, bf16, fp16 or fp64; default: as the weights are kept")
+        ->type_name("TYPE");
+    command
+        ->add_option("--max-shard-size", export_.max_shard_size,
+                     "size of a file of weights, as 5GB (default), 500MB, 2GiB")
+        ->type_name("SIZE");
+    command->add_flag("--average", export_.average, "the averaged weights (optimizer.average_decay)");
+    on(command, [this] { export_command(export_); });
+  }
+
   void add_help() {
     help_ = add_command("help", "Help on options.");
     on(help_, [this] { write_output(app_.help("", CLI::AppFormatMode::Normal)); });
@@ -255,6 +291,8 @@ class CommandLine {
   GenerateArguments generate_;
   CompareArguments compare_;
   TokenizerArguments tokenizer_arguments_;
+  ImportArguments import_;
+  ExportArguments export_;
   HelpOptionsArguments help_options_;
   std::vector<std::pair<CLI::App*, std::function<void()>>> actions_;
 };

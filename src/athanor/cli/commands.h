@@ -70,6 +70,19 @@ void tokenizer_encode_command(const TokenizerArguments& arguments);  // text to 
 void tokenizer_decode_command(const TokenizerArguments& arguments);
 void tokenizer_show_command(const TokenizerArguments& arguments);
 
+struct ImportArguments {
+  std::string folder, output;
+};
+void import_command(const ImportArguments& arguments);
+
+struct ExportArguments {
+  std::string source, output;
+  std::string dtype;                   // empty: as the weights are kept
+  std::string max_shard_size = "5GB";  // of a file
+  bool average = false;                // the averaged weights
+};
+void export_command(const ExportArguments& arguments);
+
 struct HelpOptionsArguments {
   std::string group;  // empty: all
   bool markdown = false;

@@ -203,6 +203,15 @@ void load_options(OptionTable& table, FileEnvironment& files, const OptionSource
       assignments = std::move(layers);
     }
   }
+  if (!sources.source_option.empty()) {
+    const OptionRow& source = table.at(sources.source_option);
+    apply_one(table, source, assignments, sources.settings);
+    if (const auto value = std::get<std::string>(source.value()); !value.empty()) {
+      auto layers = TomlReader(table, value, {}).read(sources.source_text(value));
+      layers.insert(layers.end(), assignments.begin(), assignments.end());
+      assignments = std::move(layers);
+    }
+  }
   apply_all(table, assignments, sources.settings);
 }
 

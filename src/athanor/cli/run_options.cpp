@@ -261,6 +261,13 @@ void add_train_rows(OptionTable& table, RunOptions& run) {
       .at_least(0)
       .at_most(4096)
       .may_change();
+  table.add(
+      "train.init_from", run.init_from,
+      "Begin with the weights of a run, a checkpoint, an imported folder or a folder in Hugging Face's form "
+      "instead of random ones. model.* that is not given is that of those weights.");
+  table.add(
+      "train.init_optimizer", run.init_optimizer,
+      "With train.init_from: begin with the optimizer's state of that checkpoint too, not a fresh one.");
   table.add("train.seed", run.seed, "Decides initial weights, order of the data and dropout.");
 }
 
@@ -426,6 +433,10 @@ void validate(const RunOptions& options) {
     throw_user_error(fmt::format("train.minimum_rate {} is above train.learning_rate {}",
                                  options.schedule.minimum_rate, options.schedule.rate),
                      "the rate falls from the one to the other");
+  }
+  if (options.init_optimizer && options.init_from.empty()) {
+    throw_user_error("train.init_optimizer is true and there is no train.init_from",
+                     "name the checkpoint whose optimizer state the run begins with");
   }
   const OptimizerOptions& optimizer = options.compile.optimizer;
   if (optimizer.trust_high > 0 && optimizer.trust_high < optimizer.trust_low) {

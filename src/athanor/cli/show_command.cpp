@@ -3,8 +3,8 @@
 #include "athanor/base/error.h"
 #include "athanor/base/file_environment.h"
 #include "athanor/cli/commands.h"
+#include "athanor/cli/model_source.h"
 #include "athanor/cli/option_docs.h"
-#include "athanor/cli/option_files.h"
 #include "athanor/cli/run_options.h"
 #include "athanor/train/engine.h"
 #include "athanor/train/report_tables.h"
@@ -91,9 +91,7 @@ void show_command(const ShowArguments& arguments) {
                                   : fmt::format("did you mean {}?", near));
   }
   RunConfiguration run;
-  load_options(
-      run.table, files,
-      {arguments.configuration.file, arguments.configuration.settings, model_configuration_folders()});
+  load_run_options(run, files, arguments.configuration.file, arguments.configuration.settings);
   validate(run.options);
   if (topic == "options") return write_output(resolved_toml(run.table));
 

@@ -6,6 +6,7 @@
 #include "athanor/base/error.h"
 #include "athanor/base/folder_lock.h"
 #include "athanor/cli/commands.h"
+#include "athanor/cli/model_source.h"
 #include "athanor/cli/option_docs.h"
 #include "athanor/cli/option_files.h"
 #include "athanor/cli/run_folder.h"
@@ -17,7 +18,7 @@ namespace athanor {
 namespace {
 
 void load(RunConfiguration& run, FileEnvironment& files, const ConfigurationArguments& arguments) {
-  load_options(run.table, files, {arguments.file, arguments.settings, model_configuration_folders()});
+  load_run_options(run, files, arguments.file, arguments.settings);
 }
 
 // A run is resumed with the options it was saved with, and the settings on top. A configuration file, if one
@@ -95,6 +96,7 @@ void train_command(const TrainArguments& arguments) {
                       .terminal = *terminal,
                       .configuration = resolved_toml(run.table),
                       .check_resume = check,
+                      .initial_weights = [&] { return open_initial_weights(files, run.options); },
                       .lock = lock});
 }
 

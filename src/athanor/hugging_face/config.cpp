@@ -324,6 +324,16 @@ HuggingFaceConfig parse_hugging_face_config(std::string_view text, const std::st
   return config;
 }
 
+SpecialTokenIds parse_special_token_ids(std::string_view text, const std::string& path) {
+  const Json json = parse_json(text, path, "generation_config.json");
+  if (!json.is_object()) {
+    throw_user_error(fmt::format("'{}' holds {} and no object", path, json.type_name()),
+                     std::string(form_hint));
+  }
+  Members members(json, path, "");
+  return {members.token_ids("bos_token_id"), members.token_ids("eos_token_id")};
+}
+
 HuggingFaceConfig read_hugging_face_config(FileEnvironment& files, const std::string& folder) {
   const std::string path = join_path(folder, file_name);
   return parse_hugging_face_config(read_file(files, path, largest_file), path);

@@ -43,5 +43,7 @@ std::string hugging_face_type_of(const ModelConfig& model);
 // The texts of config.json and generation_config.json, with the keys of transformers 4, which 5 reads too.
 std::string format_hugging_face_config(const ModelConfig& model, DType dtype, const SpecialTokenIds& tokens);
 std::string format_generation_config(const SpecialTokenIds& tokens);
+// What format_generation_config says.
+SpecialTokenIds parse_special_token_ids(std::string_view text, const std::string& path);
 
 }  // namespace athanor

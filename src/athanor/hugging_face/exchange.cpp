@@ -151,6 +151,7 @@ ShardReport export_weights(FileEnvironment& files, const WeightReader& weights, 
     report.files.push_back(path);
     report.bytes += static_cast<int64_t>(text.size());
   };
+  for (const auto& [name, text] : options.other_files) add(name, text);
   add("generation_config.json", format_generation_config(options.tokens));
   add("config.json", format_hugging_face_config(model, dtype, options.tokens));
   return report;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -22,10 +23,11 @@ SaveReport import_weights(const WeightReader& weights, CheckpointFolder& folder,
                           const CheckpointState& state);
 
 struct ExportOptions {
-  std::optional<DType> dtype;  // none: as they are kept
+  std::optional<DType> dtype = {};  // none: as they are kept
   int64_t max_shard_bytes = 5'000'000'000;
-  std::string weight_prefix;  // of the names in the reader: "average." for averaged weights
-  SpecialTokenIds tokens;
+  std::string weight_prefix = {};  // of the names in the reader: "average." for averaged weights
+  SpecialTokenIds tokens = {};
+  std::map<std::string, std::string> other_files = {};  // texts by name: tokenizer.json
 };
 
 // Writes config.json, generation_config.json and the weights into `folder`, which is made; config.json comes

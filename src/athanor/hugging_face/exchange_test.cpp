@@ -183,8 +183,7 @@ TEST(HuggingFaceExchange, P128_ATiedHeadIsStoredOnceAndTiedAgain) {
   CheckpointFolder folder(files, "imported", {});
   const CheckpointWeights checkpoint(Checkpoint::open(files, import_weights(weights, folder, {}).path));
   EXPECT_EQ(checkpoint.find("head.weight"), nullptr);
-  export_weights(files, checkpoint, weights.config().model, "out",
-                 {.dtype = {}, .max_shard_bytes = 1 << 30, .weight_prefix = "", .tokens = {}});
+  export_weights(files, checkpoint, weights.config().model, "out", {});
   const auto exported = stored_in(files, "out");
   EXPECT_FALSE(exported.contains("lm_head.weight"));
   EXPECT_EQ(exported.size() + 1, stored.size());
@@ -245,8 +244,7 @@ TEST_F(ChangedFolder, ConstantBuffersAreSkipped) {
 
 TEST_F(ChangedFolder, ADamagedFileOfOursIsRefused) {
   const auto weights = HuggingFaceWeights::open(system_files(), fixture("llama"));
-  export_weights(files, weights, weights.config().model, "out",
-                 {.dtype = {}, .max_shard_bytes = 1 << 30, .weight_prefix = "", .tokens = {}});
+  export_weights(files, weights, weights.config().model, "out", {});
   std::string bytes = read_file(files, "out/model.safetensors", 1 << 20);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file_atomically(files, "out/model.safetensors", bytes);
@@ -258,10 +256,8 @@ TEST(HuggingFaceExchange, NothingIsWrittenOver) {
   files.make_directories("out");
   write_file_atomically(files, "out/config.json", "mine");
   const auto weights = HuggingFaceWeights::open(system_files(), fixture("llama"));
-  const std::string message = error_of([&] {
-    export_weights(files, weights, weights.config().model, "out",
-                   {.dtype = {}, .max_shard_bytes = 1 << 30, .weight_prefix = "", .tokens = {}});
-  });
+  const std::string message =
+      error_of([&] { export_weights(files, weights, weights.config().model, "out", {}); });
   EXPECT_THAT(message, HasSubstr("out/config.json"));
   EXPECT_EQ(read_file(files, "out/config.json", 100), "mine");
 }

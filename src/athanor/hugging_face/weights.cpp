@@ -53,8 +53,8 @@ HuggingFaceWeights::HuggingFaceWeights(std::string folder, HuggingFaceConfig con
 }
 
 HuggingFaceWeights HuggingFaceWeights::open(FileEnvironment& files, const std::string& folder) {
-  HuggingFaceWeights weights(folder, read_hugging_face_config(files, folder),
-                             SafetensorsShards::open(files, folder));
+  HuggingFaceConfig config = read_hugging_face_config(files, folder);  // says sooner what the folder is not
+  HuggingFaceWeights weights(folder, std::move(config), SafetensorsShards::open(files, folder));
   weights.place();
   std::set<const SafetensorsFile*> checked;
   for (const auto& [name, tensor] : weights.shards_.tensors()) {

@@ -93,6 +93,8 @@ struct RunOptions {
   int threads = 0;
   KernelSet kernels = KernelSet::cpu;
   bool resume = false;
+  std::string init_from;         // where the first weights come from; empty: random ones
+  bool init_optimizer = false;   // the optimizer's state too
   bool measure_peak = true;      // a second or so at the start; without it there is no MFU
   double wall_time_seconds = 0;  // 0: no limit
   std::string model_base;        // name of the model file that `model` began from; for display

@@ -9,10 +9,12 @@
 namespace athanor {
 
 std::string to_text(const RunProgress& progress) {
-  return fmt::format(
-      "step {}\noptimizer_step {}\nconsumed_samples {}\nconsumed_tokens {}\ntotal_samples {}\n",
-      progress.step, progress.optimizer_step, progress.consumed_samples, progress.consumed_tokens,
-      progress.total_samples);
+  std::string text =
+      fmt::format("step {}\noptimizer_step {}\nconsumed_samples {}\nconsumed_tokens {}\ntotal_samples {}\n",
+                  progress.step, progress.optimizer_step, progress.consumed_samples, progress.consumed_tokens,
+                  progress.total_samples);
+  if (progress.earlier_updates > 0) text += fmt::format("earlier_updates {}\n", progress.earlier_updates);
+  return text;
 }
 
 RunProgress parse_run_progress(const std::string& text) {
@@ -21,10 +23,12 @@ RunProgress parse_run_progress(const std::string& text) {
   std::string word;
   stream >> word >> progress.step >> word >> progress.optimizer_step >> word >> progress.consumed_samples >>
       word >> progress.consumed_tokens >> word >> progress.total_samples;
-  const bool possible = progress.optimizer_step >= 0 && progress.step >= progress.optimizer_step &&
-                        progress.consumed_samples >= 0 &&
+  const bool complete = !stream.fail();
+  if (stream >> word) stream >> progress.earlier_updates;
+  const bool possible = complete && progress.earlier_updates >= 0 && progress.optimizer_step >= 0 &&
+                        progress.step >= progress.optimizer_step && progress.consumed_samples >= 0 &&
                         progress.consumed_tokens >= progress.consumed_samples;
-  if (!stream || to_text(progress) != text || !possible) {
+  if (to_text(progress) != text || !possible) {
     throw_user_error("the checkpoint's progress record cannot be read",
                      "it was written by another version or damaged");
   }

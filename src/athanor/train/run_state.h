@@ -16,7 +16,8 @@ struct RunProgress {
   int64_t step = 0;            // steps finished, skipped ones too
   int64_t optimizer_step = 0;  // updates made
   int64_t consumed_samples = 0, consumed_tokens = 0;
-  int64_t total_samples = 0;  // that the schedule of the learning rate was laid out for
+  int64_t total_samples = 0;    // that the schedule of the learning rate was laid out for
+  int64_t earlier_updates = 0;  // that the optimizer's state had seen when the run began with it
   friend bool operator==(const RunProgress&, const RunProgress&) = default;
 };
 

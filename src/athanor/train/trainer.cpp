@@ -17,6 +17,7 @@
 #include "athanor/train/data_sets.h"
 #include "athanor/train/dump.h"
 #include "athanor/train/generate.h"
+#include "athanor/train/initialise_from.h"
 #include "athanor/train/interrupt.h"
 #include "athanor/train/peak.h"
 #include "athanor/train/report_tables.h"
@@ -103,6 +104,7 @@ class Run {
     progress_.total_samples = total_samples_;
     if (!options_.resume) {
       checkpoints_.refuse_later_than(0);
+      begin_elsewhere();
       return;
     }
     lock_folder();
@@ -114,6 +116,7 @@ class Run {
     for (const std::string& line : latest.notes) note(line);
     if (!latest.checkpoint) {
       note("no checkpoint to resume from: starting at step 0");
+      begin_elsewhere();
       return;
     }
     const SavedRun peek = read_run(*latest.checkpoint);
@@ -130,6 +133,26 @@ class Run {
     saved_step_ = progress_.step;
     note(fmt::format("resumed from {} at step {}", latest.checkpoint->path(), progress_.step));
   }
+
+  void begin_elsewhere() {
+    if (options_.init_from.empty()) return;
+    ATHANOR_ASSERT(context_.initial_weights);
+    const InitialWeights initial = context_.initial_weights();
+    for (const std::string& line : initial.notes) note(line);
+    if (options_.init_optimizer && initial.updates == 0) {
+      throw_user_error(
+          fmt::format("train.init_optimizer: '{}' has no optimizer state", initial.reader->path()),
+          "only checkpoints of runs have it; without train.init_optimizer the state begins fresh");
+    }
+    initialise_from(engine_, *initial.reader, options_.init_optimizer);
+    if (options_.init_optimizer) progress_.earlier_updates = initial.updates;
+    note(fmt::format(
+        "weights from {}, optimizer state {}", initial.reader->path(),
+        options_.init_optimizer ? fmt::format("after {} updates too", initial.updates) : "fresh"));
+  }
+
+  // Updates that the optimizer's state has seen.
+  int64_t updates() const { return progress_.earlier_updates + progress_.optimizer_step; }
 
   // A run may become longer only where the steps behind it would have had the same rates: before its decay.
   void refuse_other_rates(const RunProgress& saved) const {
@@ -188,9 +211,9 @@ class Run {
     if (options_.spike.policy == SpikePolicy::skip) limits = {spikes_.loss_limit(), spikes_.norm_limit()};
     const bool dumps = !options_.dump.names.empty() && progress_.step + 1 == options_.dump.step;
     const int64_t begin = monotonic_ns();
-    const StepResult result = dumps ? dump_step(batch, rate, limits)
-                                    : engine_.train_step(batch.micro_batches, progress_.step,
-                                                         progress_.optimizer_step, rate, limits);
+    const StepResult result =
+        dumps ? dump_step(batch, rate, limits)
+              : engine_.train_step(batch.micro_batches, progress_.step, updates(), rate, limits);
     const double seconds = seconds_of(monotonic_ns() - begin);
     refuse_non_finite(batch, result, rate);
     const std::string spike = result.valid_tokens > 0 ? spikes_.judge(result.loss, result.gradient_norm) : "";
@@ -227,7 +250,7 @@ class Run {
       }
     }
     const StepResult result = engine_.observed_step(
-        batch.micro_batches, progress_.step, progress_.optimizer_step, rate,
+        batch.micro_batches, progress_.step, updates(), rate,
         [&](const Observation& seen) { dump.observe(*program, seen); }, limits);
     const std::string folder = options_.run_folder() + "/dump";
     context_.files.make_directories(folder);

@@ -11,6 +11,7 @@
 
 #include "athanor/base/file_environment.h"
 #include "athanor/base/folder_lock.h"
+#include "athanor/checkpoint/weight_reader.h"
 #include "athanor/observe/terminal.h"
 #include "athanor/train/options.h"
 #include "athanor/train/peak.h"
@@ -22,14 +23,23 @@ struct TrainOutcome {
   std::string stop_reason;  // empty: all steps are done
 };
 
+// What a run begins with instead of random weights.
+struct InitialWeights {
+  std::shared_ptr<const WeightReader> reader;
+  int64_t updates = 0;             // that the optimizer's state there has seen; 0: there is none
+  std::vector<std::string> notes;  // lines to print
+};
+
 // What a run needs from outside. `check_resume` is given the configuration a checkpoint was saved with and
-// throws when this run may not go on from it; it returns lines to print. `lock` takes sole use of the run's
+// throws when this run may not go on from it; it returns lines to print. `initial_weights` opens
+// train.init_from; it is called only where no checkpoint is resumed from. `lock` takes sole use of the run's
 // folder until what it returns is gone, or throws.
 struct TrainContext {
   FileEnvironment& files;
   Terminal& terminal;
   std::string configuration;  // resolved TOML of this run
   std::function<std::vector<std::string>(const std::string& saved)> check_resume = {};
+  std::function<InitialWeights()> initial_weights = {};
   std::optional<MatrixPeak> peak = {};  // of this machine, if known; otherwise it is measured
   std::function<std::shared_ptr<const FolderLock>(const std::string& folder)> lock = {};
 };
