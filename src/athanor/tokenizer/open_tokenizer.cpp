@@ -52,7 +52,8 @@ TokenizerDefinition read_definition(FileEnvironment& files, const std::string& p
     for (const char* name : {"tokenizer.json", "vocab.json"}) {
       if (files.exists(join_path(path, name))) return read_definition(files, join_path(path, name));
     }
-    throw_user_error(fmt::format("the folder {} has neither a tokenizer.json nor a vocab.json", path));
+    throw_user_error(fmt::format("the folder {} has neither a tokenizer.json nor a vocab.json", path),
+                     "is it the folder of a model?");
   }
   if (path.ends_with("vocab.json")) return read_pair(files, path);
   return read_tokenizer_json(read_file(files, path, largest_file), path, roles_beside(files, path));

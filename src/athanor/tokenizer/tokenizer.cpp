@@ -28,6 +28,10 @@ bool tokens_begin_with_spaces(const std::vector<TokenMerge>& merges, const std::
   });
 }
 
+[[noreturn]] void refuse(std::string what) {
+  throw_user_error(std::move(what), "the file of the tokenizer is damaged, or was put together wrongly");
+}
+
 // Calls found(match) and between(begin, end) for what lies between, in order.
 template <class Found, class Between>
 void split_at_tokens(const AddedTokenMatcher& matcher, std::string_view text, Found&& found,
@@ -59,11 +63,11 @@ Tokenizer::~Tokenizer() = default;
 void Tokenizer::check_definition() const {
   const std::vector<std::string>& tokens = definition_.tokens;
   const size_t ids = tokens.size() + definition_.added_tokens.size();
-  if (ids == 0 || ids > size_t{1} << 30) throw_user_error(fmt::format("a tokenizer of {} tokens", ids));
+  if (ids == 0 || ids > size_t{1} << 30) refuse(fmt::format("a tokenizer of {} tokens", ids));
   std::unordered_set<std::string_view> contents;
   for (size_t id = 0; id < tokens.size(); ++id) {
     if (!tokens[id].empty() && !contents.insert(tokens[id]).second) {
-      throw_user_error(fmt::format("the tokenizer has its token {} twice", id));
+      refuse(fmt::format("the tokenizer has its token {} twice", id));
     }
   }
   const auto is_token = [&](int32_t id) {
@@ -72,36 +76,33 @@ void Tokenizer::check_definition() const {
   for (size_t rank = 0; rank < definition_.merges.size(); ++rank) {
     const TokenMerge& merge = definition_.merges[rank];
     if (!is_token(merge.left) || !is_token(merge.right) || !is_token(merge.result)) {
-      throw_user_error(fmt::format("merge {} of the tokenizer is of tokens that it does not have", rank));
+      refuse(fmt::format("merge {} of the tokenizer is of tokens that it does not have", rank));
     }
     if (tokens[static_cast<size_t>(merge.left)] + tokens[static_cast<size_t>(merge.right)] !=
         tokens[static_cast<size_t>(merge.result)]) {
-      throw_user_error(
-          fmt::format("merge {} of the tokenizer does not give the token {}", rank, merge.result));
+      refuse(fmt::format("merge {} of the tokenizer does not give the token {}", rank, merge.result));
     }
   }
   std::unordered_set<std::string_view> added_contents;
   std::unordered_set<int32_t> added_ids;
   for (const AddedToken& added : definition_.added_tokens) {
     if (added.content.empty() || added.content.size() > AddedTokenMatcher::longest_content) {
-      throw_user_error(
-          fmt::format("added token {} of the tokenizer has {} bytes", added.id, added.content.size()),
-          fmt::format("it may have 1 to {}", AddedTokenMatcher::longest_content));
+      refuse(fmt::format("added token {} of the tokenizer has {} bytes, not 1 to {}", added.id,
+                         added.content.size(), AddedTokenMatcher::longest_content));
     }
     // Gaps are allowed, but not so that one number decides how much memory is taken.
     if (added.id < 0 || static_cast<size_t>(added.id) >= 2 * ids + 1024) {
-      throw_user_error(
-          fmt::format("an added token of the tokenizer has the id {}, which is out of range", added.id));
+      refuse(fmt::format("an added token of the tokenizer has the id {}, which is out of range", added.id));
     }
     if (!added_contents.insert(added.content).second || !added_ids.insert(added.id).second) {
-      throw_user_error(fmt::format("the tokenizer has its added token {} twice", added.id));
+      refuse(fmt::format("the tokenizer has its added token {} twice", added.id));
     }
   }
   for (const auto& named : {definition_.beginning_of_text, definition_.end_of_text}) {
     const bool found =
         !named || std::any_of(definition_.added_tokens.begin(), definition_.added_tokens.end(),
                               [&](const auto& added) { return added.id == *named && added.special; });
-    if (!found) throw_user_error(fmt::format("beginning or end of text ({}) is no special token", *named));
+    if (!found) refuse(fmt::format("beginning or end of text ({}) is no special token", *named));
   }
 }
 

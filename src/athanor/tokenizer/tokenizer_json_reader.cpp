@@ -32,7 +32,9 @@ class Reader {
  public:
   explicit Reader(std::string path) : path_(std::move(path)) {}
 
-  [[noreturn]] void refuse(const std::string& what, const std::string& hint = {}) const {
+  [[noreturn]] void refuse(
+      const std::string& what,
+      const std::string& hint = "the file is damaged, or another than it is taken for") const {
     throw_user_error(fmt::format("{}: {}", path_, what), hint);
   }
   [[noreturn]] void unsupported(const std::string& what) const {

@@ -22,7 +22,8 @@ std::string quoted(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const Character character = character_at(text, i);
     if (!character.valid) {
-      throw_user_error("a token's text is not UTF-8, so that it cannot be written to a tokenizer.json");
+      throw_user_error("a token's text is not UTF-8, so that it cannot be written to a tokenizer.json",
+                       "give special tokens names that are text");
     }
     if (character.code < 0x20 || character.code == 0x7f) {
       result += fmt::format("\\u{:04x}", character.code);
