@@ -5,7 +5,7 @@
     venv/bin/python tools/reference/make_tokenizer_fixtures.py
 
 Each NAME.json is a tokenizer.json, NAME.vectors.json a list of objects: `text`; `ids` of the text as plain text;
-`special_ids` with special tokens recognised; `decoded`, the text of `ids`.
+`special_ids` with special tokens recognised; `decoded` and `special_decoded`, the texts of both.
 """
 import json
 import pathlib
@@ -80,6 +80,7 @@ def vectors(tokenizer):
         result.append({
             "text": text, "ids": ids, "special_ids": special_ids,
             "decoded": tokenizer.decode(ids, skip_special_tokens=False),
+            "special_decoded": tokenizer.decode(special_ids, skip_special_tokens=False),
         })
     return result
 

@@ -32,6 +32,9 @@ void expect_fixture_ids(const Tokenizer& tokenizer, const std::string& name) {
     EXPECT_EQ(tokenizer.encode(text, {.special_tokens = true}), vector["special_ids"].get<Ids>())
         << name << ": " << text;
     EXPECT_EQ(tokenizer.decode(vector["ids"].get<Ids>()), vector["decoded"].get<std::string>()) << name;
+    EXPECT_EQ(tokenizer.decode(vector["special_ids"].get<Ids>()),
+              vector["special_decoded"].get<std::string>())
+        << name;
   }
 }
 

@@ -128,6 +128,10 @@ void Tokenizer::add_token_bytes() {
     token_begins_.push_back(bytes_.size());
     const auto added = added_tokens.find(id);
     if (added != added_tokens.end()) {
+      // Where it is found with the space in front of it, it stands for that too.
+      const bool with_space = added->second->normalized && definition_.added_in_marked_text &&
+                              definition_.prefix == SpacePrefix::always;
+      if (with_space) bytes_ += ' ';
       bytes_ += added->second->content;
     } else if (const auto byte = byte_tokens.find(id); byte != byte_tokens.end()) {
       bytes_ += static_cast<char>(byte->second);
