@@ -93,6 +93,42 @@ class OptionsTest : public testing::Test {
   OptionTable table_ = make_table(options_);
 };
 
+TEST_F(OptionsTest, ASourceLiesBeneathBaseFileFileAndSettings) {
+  write("models/small.toml", "[model]\nwidth = 2\n");
+  const OptionSources sources{.file = "run.toml",
+                              .settings = {"train.steps=3"},
+                              .base_folders = {"models"},
+                              .source_option = "data.train",
+                              .source_text = [](const std::string& value) {
+                                EXPECT_EQ(value, "elsewhere");
+                                return "[model]\nlayers = 1\nwidth = 1\ntied = false\n[train]\nsteps = 1\n"
+                                       "threads = 1\n";
+                              }};
+  write("run.toml", "[model]\nbase = \"small\"\ntied = true\n[data]\ntrain = \"elsewhere\"\n");
+  load_options(table_, files_, sources);
+  EXPECT_EQ(options_.model.layers, 1);  // the source
+  EXPECT_EQ(options_.model.width, 2);   // the base file
+  EXPECT_TRUE(options_.model.tied);     // the file
+  EXPECT_EQ(options_.train.steps, 3);   // a setting
+  EXPECT_EQ(options_.train.threads, 1);
+  EXPECT_EQ(table_.at("model.layers").origin(), "elsewhere:2");
+}
+
+TEST_F(OptionsTest, ASettingNamesTheSourceToo) {
+  std::string asked;
+  const OptionSources sources{.file = {},
+                              .settings = {"data.train=there"},
+                              .base_folders = {},
+                              .source_option = "data.train",
+                              .source_text = [&](const std::string& value) {
+                                asked = value;
+                                return "[model]\nlayers = 9\n";
+                              }};
+  load_options(table_, files_, sources);
+  EXPECT_EQ(asked, "there");
+  EXPECT_EQ(options_.model.layers, 9);
+}
+
 TEST_F(OptionsTest, ReadsEveryTypeFromAFile) {
   load(R"(
     [model]
