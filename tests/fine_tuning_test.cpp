@@ -5,6 +5,7 @@
 #include "athanor/base/file_environment.h"
 #include "athanor/base/temporary_folder.h"
 #include "athanor/checkpoint/checkpoint.h"
+#include "athanor/tokenizer/open_tokenizer.h"
 #include "support/program.h"
 
 namespace athanor {
@@ -177,6 +178,31 @@ TEST_F(FineTuning, AveragedWeightsAreExportedWhenAskedFor) {
   expect_done(train("plain", {"model.base=tiny-llama"}));
   expect_refused({"export", "runs/plain", "--output", "none", "--average"}, "average.");
   EXPECT_FALSE(exists("none"));
+}
+
+TEST_F(FineTuning, TheTokenizerGoesWithTheWeights) {
+  expect_done(train("base", {"model.base=tiny-gpt2"}));
+  const auto bytes = open_tokenizer(system_files(), "bytes");
+  bytes->save(system_files(), folder_.path("runs/base/tokenizer.json"));
+  expect_done({"export", "runs/base", "--output", "out"});
+  const std::string config = read_file(system_files(), folder_.path("out/config.json"), 10000);
+  EXPECT_NE(config.find("\"eos_token_id\": 256"), std::string::npos) << config;
+  EXPECT_EQ(open_tokenizer(system_files(), folder_.path("out"))->identity(), bytes->identity());
+  expect_done({"import", "out", "--output", "in"});
+  EXPECT_EQ(open_tokenizer(system_files(), folder_.path("in/tokenizer.json"))->identity(), bytes->identity());
+  EXPECT_EQ(state("in", "tokenizer"), read_file(system_files(), folder_.path("in/tokenizer.json"), 1 << 20));
+  expect_done({"export", "in", "--output", "again"});
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"}) {
+    EXPECT_EQ(read_file(system_files(), folder_.path(std::string("again/") + name), 1 << 24),
+              read_file(system_files(), folder_.path(std::string("out/") + name), 1 << 24))
+        << name;
+  }
+  // One that cannot be read is left behind, with its reason.
+  write_file_atomically(system_files(), folder_.path("out/tokenizer.json"), "{}");
+  const ProgramResult result = run({"import", "out", "--output", "without"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_NE(result.output.find("the tokenizer is left out"), std::string::npos) << result.output;
+  EXPECT_FALSE(exists("without/tokenizer.json"));
 }
 
 TEST_F(FineTuning, BadArgumentsAndHostileFoldersAreRefused) {

@@ -10,6 +10,7 @@
 #include "athanor/hugging_face/exchange.h"
 #include "athanor/observe/format.h"
 #include "athanor/tokenizer/open_tokenizer.h"
+#include "athanor/tokenizer/tokenizer_files.h"
 
 namespace athanor {
 namespace {
@@ -51,22 +52,32 @@ int64_t bytes_of_argument(const std::string& text) {
   return static_cast<int64_t>(bytes);
 }
 
-// The ids that the tokenizer begins and ends texts with, where the source does not say others.
-void complete_tokens(FileEnvironment& files, ModelSource& source, std::string& text) {
-  if (source.tokenizer.empty() || source.tokens != SpecialTokenIds{}) return;
+// The source's tokenizer as the text of a tokenizer.json, and the ids it begins and ends texts with, where
+// the source does not say others.
+std::string take_tokenizer(FileEnvironment& files, ModelSource& source, std::string& notes) {
+  if (source.tokenizer.empty() && source.tokenizer_json.empty()) {
+    notes += "note: there is no tokenizer to go with it\n";
+    return {};
+  }
   try {
-    const auto tokenizer = open_tokenizer(files, source.tokenizer);
-    if (const auto id = tokenizer->beginning_of_text()) source.tokens.begin = {*id};
-    if (const auto id = tokenizer->end_of_text()) source.tokens.end = {*id};
+    const auto tokenizer = source.tokenizer_json.empty()
+                               ? open_tokenizer(files, source.tokenizer)
+                               : std::make_shared<const Tokenizer>(
+                                     read_tokenizer_json(source.tokenizer_json, source.weights->path()));
+    if (source.tokens == SpecialTokenIds{}) {
+      if (const auto id = tokenizer->beginning_of_text()) source.tokens.begin = {*id};
+      if (const auto id = tokenizer->end_of_text()) source.tokens.end = {*id};
+    }
+    return write_tokenizer_json(tokenizer->definition());
   } catch (const Error& error) {
-    text += fmt::format("note: no ids of beginning and end: {}\n", error.message());
+    notes += fmt::format("note: the tokenizer is left out: {}\n", error.message());
+    return {};
   }
 }
 
 }  // namespace
 
 void export_command(const ExportArguments& arguments) {
-  constexpr int64_t largest_tokenizer = int64_t{1} << 28;
   FileEnvironment& files = system_files();
   ExportOptions options{.dtype = dtype_of_argument(arguments.dtype),
                         .max_shard_bytes = bytes_of_argument(arguments.max_shard_size),
@@ -77,13 +88,9 @@ void export_command(const ExportArguments& arguments) {
   ModelSource source = open_model_source(files, arguments.source);
   std::string text;
   for (const std::string& note : source.notes) text += fmt::format("note: {}\n", note);
-  complete_tokens(files, source, text);
+  const std::string tokenizer = take_tokenizer(files, source, text);
+  if (!tokenizer.empty()) options.other_files["tokenizer.json"] = tokenizer;
   options.tokens = source.tokens;
-  if (source.tokenizer.empty()) {
-    text += "note: there is no tokenizer.json to go with it\n";
-  } else {
-    options.other_files["tokenizer.json"] = read_file(files, source.tokenizer, largest_tokenizer);
-  }
   const ShardReport report = export_weights(files, *source.weights, source.model, arguments.output, options);
   text +=
       fmt::format("{} model from {}: {} in {}\n", hugging_face_type_of(source.model), source.weights->path(),

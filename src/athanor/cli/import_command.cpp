@@ -10,32 +10,29 @@
 #include "athanor/model/model.h"
 #include "athanor/observe/format.h"
 #include "athanor/tokenizer/open_tokenizer.h"
+#include "athanor/tokenizer/tokenizer_files.h"
 
 namespace athanor {
 namespace {
 
-// Copies the folder's tokenizer in the form of tokenizer.json. One that is not understood hinders the import
-// as little as one that is missing: token files need none.
-std::string take_tokenizer(FileEnvironment& files, const ImportArguments& arguments,
-                           const ModelConfig& model) {
-  constexpr int64_t largest = int64_t{1} << 28;  // bytes
-  const std::string published = join_path(arguments.folder, "tokenizer.json"),
-                    taken = join_path(arguments.output, "tokenizer.json");
-  if (!files.exists(published) && !files.exists(join_path(arguments.folder, "vocab.json"))) {
-    return "note: there is no tokenizer.json\n";
+// The folder's tokenizer as the text of a tokenizer.json. One that is not understood hinders the import as
+// little as one that is missing: token files need none.
+std::string take_tokenizer(FileEnvironment& files, const std::string& folder, const ModelConfig& model,
+                           std::string& notes) {
+  if (!files.exists(join_path(folder, "tokenizer.json")) && !files.exists(join_path(folder, "vocab.json"))) {
+    notes += "note: there is no tokenizer.json\n";
+    return {};
   }
   try {
-    const auto tokenizer = open_tokenizer(files, arguments.folder);
-    if (files.exists(published)) {
-      write_file_atomically(files, taken, read_file(files, published, largest));
-    } else {
-      tokenizer->save(files, taken);
+    const auto tokenizer = open_tokenizer(files, folder);
+    if (tokenizer->vocabulary_size() > model.vocabulary) {
+      notes += fmt::format("note: the tokenizer has {} ids, the model {}\n", tokenizer->vocabulary_size(),
+                           model.vocabulary);
     }
-    if (tokenizer->vocabulary_size() <= model.vocabulary) return {};
-    return fmt::format("note: the tokenizer has {} ids, the model {}\n", tokenizer->vocabulary_size(),
-                       model.vocabulary);
+    return write_tokenizer_json(tokenizer->definition());
   } catch (const Error& error) {
-    return fmt::format("note: the tokenizer is left out: {}\n", error.message());
+    notes += fmt::format("note: the tokenizer is left out: {}\n", error.message());
+    return {};
   }
 }
 
@@ -55,12 +52,15 @@ void import_command(const ImportArguments& arguments) {
   }
   std::string text;
   for (const std::string& note : weights.notes()) text += fmt::format("note: {}\n", note);
+  CheckpointState state{{"configuration", configuration},
+                        {"special_tokens", format_generation_config(weights.config().tokens)}};
+  const std::string tokenizer = take_tokenizer(files, arguments.folder, model, text);
+  if (!tokenizer.empty()) state["tokenizer"] = tokenizer;
   CheckpointFolder checkpoints(files, join_path(arguments.output, "checkpoints"), {});
-  const SaveReport saved =
-      import_weights(weights, checkpoints,
-                     {{"configuration", configuration},
-                      {"special_tokens", format_generation_config(weights.config().tokens)}});
-  text += take_tokenizer(files, arguments, model);
+  const SaveReport saved = import_weights(weights, checkpoints, state);
+  if (!tokenizer.empty()) {
+    write_file_atomically(files, join_path(arguments.output, "tokenizer.json"), tokenizer);
+  }
   // Last: a folder with it is whole.
   write_file_atomically(files, join_path(arguments.output, configuration_file), configuration);
   text += fmt::format("{} model, {} parameters, {} in {}\n", weights.config().model_type,

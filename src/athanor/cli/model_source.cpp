@@ -29,6 +29,14 @@ std::string tokenizer_in(FileEnvironment& files, const std::string& folder) {
   return files.exists(path) ? path : std::string();
 }
 
+// As others publish them: more files beside tokenizer.json, or GPT-2's pair.
+std::string published_tokenizer(FileEnvironment& files, const std::string& folder) {
+  for (const char* name : {tokenizer_name, "vocab.json"}) {
+    if (files.exists(join_path(folder, name))) return folder;
+  }
+  return {};
+}
+
 ModelConfig model_of(const std::string& configuration, const std::string& where) {
   RunConfiguration run;
   apply_toml(run.table, configuration, where);
@@ -53,6 +61,7 @@ ModelSource of_checkpoint(Checkpoint checkpoint) {
     const RunProgress parsed = parse_run_progress(progress);
     source.updates = parsed.optimizer_step + parsed.earlier_updates;
   }
+  source.tokenizer_json = text("tokenizer");
   if (const std::string tokens = text("special_tokens"); !tokens.empty()) {
     source.tokens = parse_special_token_ids(tokens, checkpoint.path());
   }
@@ -79,7 +88,7 @@ ModelSource of_hugging_face(FileEnvironment& files, const std::string& folder) {
   source.model = weights->config().model;
   source.tokens = weights->config().tokens;
   source.notes = weights->notes();
-  source.tokenizer = tokenizer_in(files, folder);
+  source.tokenizer = published_tokenizer(files, folder);
   source.weights = std::move(weights);
   return source;
 }
@@ -170,7 +179,7 @@ ModelSource describe_model_source(FileEnvironment& files, const std::string& pat
   }
   if (is_folder(files, path) && is_hugging_face_folder(files, path)) {
     source.model = read_hugging_face_config(files, path).model;
-    source.tokenizer = tokenizer_in(files, path);
+    source.tokenizer = published_tokenizer(files, path);
     return source;
   }
   return open_model_source(files, path);

@@ -24,7 +24,8 @@ struct ModelSource {
   ModelConfig model;
   std::shared_ptr<const WeightReader> weights;
   int64_t updates = 0;             // that the optimizer's state has seen; 0: there is none
-  std::string tokenizer;           // path of the tokenizer.json that goes with it; empty: none
+  std::string tokenizer;           // what open_tokenizer takes for the one that goes with it; empty: none
+  std::string tokenizer_json;      // its text, where the checkpoint holds it
   SpecialTokenIds tokens;          // where the source says them
   std::vector<std::string> notes;  // what a person should know
 };
