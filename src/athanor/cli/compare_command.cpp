@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "athanor/base/error.h"
 #include "athanor/cli/commands.h"
+#include "athanor/cli/option_docs.h"
 #include "athanor/cli/option_files.h"
 #include "athanor/cli/option_value.h"
 #include "athanor/cli/run_folder.h"
@@ -68,16 +70,16 @@ std::vector<std::vector<std::string>> differing_options(FileEnvironment& files,
   std::vector<std::vector<std::string>> rows(1, {"option"});
   rows[0].insert(rows[0].end(), names.begin(), names.end());
   size_t left_out = 0;
-  for (const OptionRow& row : runs[0]->table.rows()) {
-    if (row.name() == "run.name" || row.name() == "run.folder") continue;
-    std::vector<std::string> values{row.name()};
-    bool differs = false;
-    for (const auto& run : runs) {
-      const OptionValue value = run->table.at(row.name()).value();
-      differs = differs || value != row.value();
-      values.push_back(shortened(to_toml(value)));
+  std::set<std::string> differing;
+  for (const auto& run : runs) {
+    for (const OptionDifference& difference : differences(runs[0]->table, run->table)) {
+      differing.insert(difference.name);
     }
-    if (!differs) continue;
+  }
+  for (const OptionRow& row : runs[0]->table.rows()) {
+    if (row.name() == "run.name" || row.name() == "run.folder" || !differing.contains(row.name())) continue;
+    std::vector<std::string> values{row.name()};
+    for (const auto& run : runs) values.push_back(shortened(to_toml(run->table.at(row.name()).value())));
     if (rows.size() > most_options) {
       ++left_out;
     } else {

@@ -110,7 +110,7 @@ Words random_words(std::mt19937_64& random, size_t words, size_t letters, size_t
 
 TEST(MergeLearner, EqualsCountingAnewInEachRound) {
   std::mt19937_64 random(1);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 40; ++round) {
     const size_t letters = 1 + random() % 5;
     const Words words = random_words(random, random() % 200, letters, 1 + random() % 30,
                                      round % 3 == 0 ? 1 : 1 + random() % 50);
@@ -144,9 +144,9 @@ TEST(MergeLearner, P120_LittleMemoryChangesNoMerge) {
   std::mt19937_64 random(2);
   const Words words = random_words(random, 8000, 26, 16, 3);
   MergeLearnerOptions options;
-  options.vocabulary = 700;
+  options.vocabulary = 500;
   const LearnedVocabulary plenty = learn(words, options);
-  ASSERT_EQ(plenty.tokens.size(), 700u);
+  ASSERT_EQ(plenty.tokens.size(), 500u);
   for (const int64_t memory : {700'000, 900'000, 2'000'000}) {
     for (const int threads : {1, 2}) {
       options.memory_bytes = memory;
