@@ -44,6 +44,7 @@ class CommandLine {
     add_tokenizer();
     add_import();
     add_export();
+    add_data();
     add_help();
     CLI::App* version = add_command("version", "Print the version.");
     on(version, [] { version_command(); });
@@ -52,7 +53,7 @@ class CommandLine {
   void run(int argc, const char* const* argv) {
     if (argc < 2) return write_output(app_.help());
     refuse_unknown_command(app_, argv[1], "");
-    for (const CLI::App* command : {help_, tokenizer_}) {
+    for (const CLI::App* command : {help_, tokenizer_, data_}) {
       if (argc > 2 && argv[1] == command->get_name()) {
         refuse_unknown_command(*command, argv[2], command->get_name() + " ");
       }
@@ -100,6 +101,11 @@ class CommandLine {
                          "options")
             ->type_name("FOLDER")
             ->expected(0, 1);
+    command
+        ->add_flag("--change-data", train_.change_data,
+                   "with --resume: go on with other sources or weights in data.blend; those that stay go on "
+                   "where they were")
+        ->needs(resume);
     command->footer("`athanor help options` lists what --set and --config take.");
     on(command, [this, resume] {
       train_.resume = resume->count() > 0;
@@ -234,6 +240,56 @@ class CommandLine {
     on(command, [this] { export_command(export_); });
   }
 
+  void add_data() {
+    data_ = add_command("data", "Make files of tokens, and look into them.");
+    data_->require_subcommand(1);
+    CLI::App* build = data_->add_subcommand("build", "Turn texts and JSON lines into a dataset.");
+    DataBuildArguments& to = data_build_;
+    build->add_option("INPUT", to.inputs, "files, folders (their files sorted by path) or quoted patterns")
+        ->required()
+        ->type_name("");
+    build->add_option("-o,--output", to.output, "beginning of the names of the files that are written")
+        ->required()
+        ->type_name("PREFIX");
+    build
+        ->add_option("--tokenizer", to.tokenizer,
+                     "bytes (default), a tokenizer.json, a vocab.json with merges.txt, or a folder of either")
+        ->type_name("TOKENIZER");
+    build->add_option("--format", to.format, "athanor (default) or megatron")->type_name("NAME");
+    build->add_option("--field", to.field, "member of a JSON line that holds its text (default: text)")
+        ->type_name("NAME");
+    build
+        ->add_option(
+            "--chat-template", to.chat_template,
+            "plain (default), chatml or llama-3: how JSON lines with \"messages\", or \"prompt\" and "
+            "\"answer\", become text; only what the assistant says is learned")
+        ->type_name("NAME");
+    build->add_option("--separator", to.separator, "line of a text that ends a document")->type_name("LINE");
+    build->add_option("--threads", to.threads, "0: all cores (default)")->type_name("N");
+    build
+        ->add_option("--validation-fraction", to.validation_fraction,
+                     "share of the documents, drawn by number")
+        ->type_name("X");
+    build->add_option("--test-fraction", to.test_fraction, "share of the documents")->type_name("X");
+    build->add_option("--split-seed", to.split_seed, "another seed, another split (default: 1)")
+        ->type_name("N");
+    build->add_flag("--skip-bad", to.skip_bad, "leave out JSON lines that cannot be read, and count them");
+    build->add_flag("--overwrite", to.overwrite, "replace files of before");
+    build->footer("A build that was stopped goes on when it is called again, with the same result.");
+    on(build, [this] { data_build_command(data_build_); });
+
+    CLI::App* inspect =
+        data_->add_subcommand("inspect", "Print what files of tokens hold; reads all of them.");
+    inspect->add_option("FILE", data_inspect_.inputs, "token files of any kind, folders or patterns")
+        ->required()
+        ->type_name("");
+    inspect->add_option("--tokenizer", data_inspect_.tokenizer, "shows the first documents as text")
+        ->type_name("TOKENIZER");
+    inspect->add_option("--documents", data_inspect_.documents, "so many of them (default: 3)")
+        ->type_name("N");
+    on(inspect, [this] { data_inspect_command(data_inspect_); });
+  }
+
   void add_help() {
     help_ = add_command("help", "Help on options.");
     on(help_, [this] { write_output(app_.help("", CLI::AppFormatMode::Normal)); });
@@ -285,7 +341,7 @@ class CommandLine {
   }
 
   CLI::App app_;
-  CLI::App *help_ = nullptr, *tokenizer_ = nullptr;
+  CLI::App *help_ = nullptr, *tokenizer_ = nullptr, *data_ = nullptr;
   TrainArguments train_;
   ShowArguments show_;
   GenerateArguments generate_;
@@ -293,6 +349,8 @@ class CommandLine {
   TokenizerArguments tokenizer_arguments_;
   ImportArguments import_;
   ExportArguments export_;
+  DataBuildArguments data_build_;
+  DataInspectArguments data_inspect_;
   HelpOptionsArguments help_options_;
   std::vector<std::pair<CLI::App*, std::function<void()>>> actions_;
 };

@@ -34,6 +34,7 @@ struct TrainArguments {
   ConfigurationArguments configuration;
   bool resume = false;
   std::string resume_folder;  // empty: the latest run of the configuration's folder
+  bool change_data = false;   // resuming with another blend is meant
 };
 void train_command(const TrainArguments& arguments);
 
@@ -82,6 +83,25 @@ struct ExportArguments {
   bool average = false;                // the averaged weights
 };
 void export_command(const ExportArguments& arguments);
+struct DataBuildArguments {
+  std::vector<std::string> inputs;  // files, folders, patterns
+  std::string output;               // PREFIX
+  std::string tokenizer = "bytes";
+  std::string format = "athanor";
+  std::string field = "text", separator, chat_template = "plain";
+  double validation_fraction = 0, test_fraction = 0;
+  int64_t split_seed = 1;
+  int threads = 0;
+  bool skip_bad = false, overwrite = false;
+};
+void data_build_command(const DataBuildArguments& arguments);
+
+struct DataInspectArguments {
+  std::vector<std::string> inputs;
+  std::string tokenizer;  // shows the first documents as text; empty: not
+  int64_t documents = 3;  // so many
+};
+void data_inspect_command(const DataInspectArguments& arguments);
 
 struct HelpOptionsArguments {
   std::string group;  // empty: all

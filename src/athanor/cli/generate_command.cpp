@@ -6,8 +6,8 @@
 #include "athanor/cli/option_files.h"
 #include "athanor/cli/run_folder.h"
 #include "athanor/cli/run_options.h"
-#include "athanor/data/byte_vocabulary.h"
 #include "athanor/observe/format.h"
+#include "athanor/tokenizer/open_tokenizer.h"
 #include "athanor/train/generate.h"
 #include "athanor/train/run_state.h"
 
@@ -16,29 +16,31 @@ namespace {
 
 constexpr int64_t default_length = 300;  // tokens, for runs that wrote no sample
 
-// Passes text on in whole characters: a byte of the vocabulary may be a part of one only.
-class CharacterStream {
- public:
-  void add(std::string_view bytes) {
-    for (const char byte : bytes) {
-      const auto code = static_cast<unsigned char>(byte);
-      if (code < 0x80 || code >= 0xc0 || held_.size() >= 4) flush();
-      held_ += byte;
-      if (code < 0x80) flush();
+// What a terminal may be sent: line breaks and tabs, and no other control character.
+void show(const std::string& text) {
+  std::string stretch;
+  for (const char character : text) {
+    if (character != '\n' && character != '\t') {
+      stretch += character;
+      continue;
     }
+    write_output(printable(stretch) + character);
+    stretch.clear();
   }
-  void flush() {
-    if (held_ == "\n" || held_ == "\t") {
-      write_output(held_);
-    } else if (!held_.empty()) {
-      write_output(printable(held_));
-    }
-    held_.clear();
-  }
+  write_output(printable(stretch));
+}
 
- private:
-  std::string held_;
-};
+// A checkpoint of before there were others holds no tokenizer: its run was one on bytes.
+std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint, int64_t vocabulary) {
+  auto tokenizer = saved_tokenizer(checkpoint);
+  if (!tokenizer) tokenizer = open_tokenizer(system_files(), "bytes");
+  if (vocabulary < tokenizer->vocabulary_size()) {
+    throw_user_error(fmt::format("the model has a vocabulary of {}, and its tokenizer one of {}", vocabulary,
+                                 tokenizer->vocabulary_size()),
+                     "its tokens have no text");
+  }
+  return tokenizer;
+}
 
 }  // namespace
 
@@ -50,11 +52,6 @@ void generate_command(const GenerateArguments& arguments) {
   apply_toml(run.table, configuration_of(files, folder), join_path(folder, configuration_file));
   for (const std::string& setting : arguments.settings) run.table.apply_setting(setting);
   validate(run.options);
-  if (run.options.model.vocabulary < byte_vocabulary::size) {
-    throw_user_error(fmt::format("the model has a vocabulary of {}, not that of bytes ({})",
-                                 run.options.model.vocabulary, byte_vocabulary::size),
-                     "its tokens have no text");
-  }
   CheckpointFolder checkpoints(files, join_path(folder, "checkpoints"), {run.options.checkpoint.keep});
   const LatestCheckpoint latest = checkpoints.find_latest();
   if (!latest.checkpoint) {
@@ -63,6 +60,7 @@ void generate_command(const GenerateArguments& arguments) {
                      "checkpoint.every steps");
   }
 
+  const auto tokenizer = tokenizer_of(*latest.checkpoint, run.options.model.vocabulary);
   EngineOptions options;
   options.model = run.options.model;
   options.compile = run.options.compile;
@@ -77,17 +75,18 @@ void generate_command(const GenerateArguments& arguments) {
 
   const SampleOptions& sample = run.options.sample;
   const std::string prompt = sample.prompt.empty() ? "\n" : sample.prompt;
-  CharacterStream output;
-  output.add(prompt);
-  generate(engine, byte_vocabulary::encode(prompt), byte_vocabulary::size,
+  show(prompt);
+  IncrementalDecoder decoder(tokenizer, {.continuation = true});
+  const std::optional<int32_t> end_of_text = tokenizer->end_of_text();
+  generate(engine, tokenizer->encode(prompt), tokenizer->vocabulary_size(),
            {sample.length > 0 ? sample.length : default_length, sample.temperature, sample.top_k,
             static_cast<uint64_t>(arguments.seed)},
            [&](int32_t token) {
-             if (token == byte_vocabulary::end_of_text) return false;
-             output.add(byte_vocabulary::decode({&token, 1}));
+             if (token == end_of_text) return false;
+             show(decoder.append(token));
              return true;
            });
-  output.add("\n");
+  show(decoder.finish() + "\n");
 }
 
 }  // namespace athanor

@@ -151,26 +151,57 @@ void add_model_rows(OptionTable& table, RunOptions& run) {
 
 void add_data_rows(OptionTable& table, DataOptions& data) {
   table.describe_group("data", "What is learned from.");
-  table.add("data.train", data.train,
-            "Training data: a text file (NAME.txt), taken as bytes, or a token file. Must be given.");
+  table.add(
+      "data.train", data.train,
+      "Training data: a text (.txt, .md), JSON lines (.jsonl), a token file, an indexed dataset of "
+      "Megatron (PREFIX or either file), a token file of llm.c; a folder of such files, a pattern (a/*.txt), "
+      "or several separated by commas. This or data.blend must be given.");
+  table.add(
+      "data.blend", data.blend,
+      "Several sources instead of data.train, each WEIGHT:DATA: --set data.blend.books=0.3:books.tokens. Of "
+      "any number of samples each source has its share of the weights, to within one. May change on "
+      "resume with --change-data.");
   table
       .add("data.validation", data.validation,
-           "Further validation sets, a file each: --set data.validation.NAME=FILE.")
+           "Further validation sets, data of any kind each: --set data.validation.NAME=FILE.")
       .may_change();
   table
       .add("data.validation_fraction", data.validation_fraction,
-           "Tail of the training file kept back as the validation set named \"validation\".")
+           "Share of each source kept back as the validation set named \"validation\", or validation-NAME in "
+           "a "
+           "blend.")
       .at_least(0)
       .below(1);
+  table
+      .add("data.test_fraction", data.test_fraction,
+           "Share of each source kept back for later, which the run does not touch.")
+      .at_least(0)
+      .below(1);
+  table.add_choice("data.split", data.split, {{"tail", SplitKind::tail}, {"documents", SplitKind::documents}},
+                   "What is kept back: the last tokens of each source, or documents drawn from all of it by "
+                   "their number.");
+  table.add("data.tokenizer", data.tokenizer,
+            "Turns texts into tokens: bytes, a tokenizer.json, a vocab.json with merges.txt, or a folder of "
+            "either. Data that names its tokenizer must name this one.");
   table.add("data.separator", data.separator,
             "Line that ends a document in a text file; empty: one document.");
+  table.add("data.field", data.field, "Member of a line of JSON lines that holds its text.");
+  table.add_choice(
+      "data.chat_template", data.chat,
+      {{"plain", ChatTemplate::plain}, {"chatml", ChatTemplate::chatml}, {"llama-3", ChatTemplate::llama3}},
+      "How lines with messages, or a prompt and an answer, become text; only what the assistant says is "
+      "learned.");
   table.add("data.cache", data.cache, "Folder for the token files made of text files.").may_change();
   table.add("data.sequence_length", data.sequence_length, "Tokens of a sample.").at_least(1).at_most(1 << 24);
+  table.add_choice(
+      "data.packing", data.packing, {{"stream", Packing::stream}, {"documents", Packing::documents}},
+      "Samples are windows of the stream of all documents, or of whole documents packed together: "
+      "then positions and attention follow the documents, and what is left over is padding.");
   table.add("data.reset_positions", data.reset_positions, "Count positions anew in each document.");
   table.add("data.mask_documents", data.mask_documents, "Attention does not look into other documents.");
   table
       .add("data.max_epochs", data.max_epochs,
-           "Refuse a run that would read the data more often; 0: any number.")
+           "Refuse a run that would read any of its sources more often; 0: any number.")
       .at_least(0)
       .at_most(1e9)
       .may_change();

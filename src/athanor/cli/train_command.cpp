@@ -58,6 +58,9 @@ std::vector<std::string> check_resume(RunConfiguration& run, const std::string& 
   apply_toml(saved.table, saved_text, "the saved configuration");
   if (steps_may_change(saved.options)) run.table.at("train.steps").may_change();
   if (micro_batch_may_change(saved.options.batch)) run.table.at("train.micro_batch").may_change();
+  if (run.options.data.change) {
+    for (const char* name : {"data.train", "data.blend"}) run.table.at(name).may_change();
+  }
   std::vector<std::string> lines;
   for (const OptionDifference& difference : require_resumable(saved.table, run.table)) {
     lines.push_back(
@@ -82,6 +85,7 @@ void train_command(const TrainArguments& arguments) {
   } else {
     load(run, files, arguments.configuration);
   }
+  run.options.data.change = arguments.change_data;
   validate(run.options);
   if (!run.options.resume) settle_existing_run(files, run.options);
   const auto check = [&run](const std::string& saved) { return check_resume(run, saved); };

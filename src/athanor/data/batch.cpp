@@ -12,17 +12,38 @@ SampleSet::SampleSet(std::shared_ptr<const TokenSource> tokens, Sampler sampler,
   ATHANOR_ASSERT(sampler_.range().end <= tokens_->token_count());
 }
 
+SampleSet::SampleSet(std::shared_ptr<const TokenSource> tokens, std::shared_ptr<const PackedWindows> packing,
+                     Sampler sampler)
+    : tokens_(std::move(tokens)), sampler_(std::move(sampler)), packing_(std::move(packing)) {}
+
+SampleSet SampleSet::packed(std::shared_ptr<const TokenSource> tokens, TokenRange range,
+                            SamplerOptions sampler) {
+  auto packing = std::make_shared<const PackedWindows>(*tokens, range, sampler.sequence_length);
+  Sampler order(range, std::move(sampler), packing->window_count());
+  return {std::move(tokens), std::move(packing), std::move(order)};
+}
+
+double SampleSet::padding() const {
+  if (!packing_) return 0;
+  const double all =
+      static_cast<double>(packing_->window_count()) * static_cast<double>(sampler_.sequence_length());
+  return 1 - static_cast<double>(packing_->places()) / all;
+}
+
+Batch empty_batch(std::span<const int64_t> sample_ids, int64_t sequence_length) {
+  const auto elements = sample_ids.size() * static_cast<size_t>(sequence_length);
+  return {.samples = static_cast<int64_t>(sample_ids.size()),
+          .sequence_length = sequence_length,
+          .token_ids = std::vector<int32_t>(elements),
+          .labels = std::vector<int32_t>(elements, ignored_label),
+          .positions = std::vector<int32_t>(elements),
+          .documents = std::vector<int32_t>(elements),
+          .sample_ids = {sample_ids.begin(), sample_ids.end()}};
+}
+
 Batch SampleSet::cut(std::span<const int64_t> sample_ids) const {
-  const auto rows = sample_ids.size();
-  const auto elements = rows * static_cast<size_t>(sampler_.sequence_length());
-  Batch batch{.samples = static_cast<int64_t>(rows),
-              .sequence_length = sampler_.sequence_length(),
-              .token_ids = std::vector<int32_t>(elements),
-              .labels = std::vector<int32_t>(elements, ignored_label),
-              .positions = std::vector<int32_t>(elements),
-              .documents = std::vector<int32_t>(elements),
-              .sample_ids = {sample_ids.begin(), sample_ids.end()}};
-  for (size_t row = 0; row < rows; ++row) {
+  Batch batch = empty_batch(sample_ids, sampler_.sequence_length());
+  for (size_t row = 0; row < sample_ids.size(); ++row) {
     if (sample_ids[row] != no_sample) cut_row(sample_ids[row], static_cast<int64_t>(row), batch);
   }
   return batch;
@@ -33,27 +54,71 @@ void SampleSet::cut_row(int64_t sample, int64_t row, Batch& batch) const {
   const auto part = [&](std::vector<int32_t>& array) {
     return std::span(array).subspan(static_cast<size_t>(row) * length, length);
   };
+  const Row arrays{part(batch.token_ids), part(batch.labels), part(batch.positions), part(batch.documents)};
   const Window window = sampler_.window(sample);
-  // Labels are the same tokens one place later, and the last one is the window's extra token.
-  const auto ids = part(batch.token_ids), labels = part(batch.labels);
-  tokens_->read(window.first_token, ids);
-  std::copy(ids.begin() + 1, ids.end(), labels.begin());
-  tokens_->read(window.first_token + batch.sequence_length, labels.last(1));
+  if (packing_)
+    cut_packed(window.index, arrays);
+  else
+    cut_stream(window.first_token, arrays);
+}
 
-  const auto positions = part(batch.positions), documents = part(batch.documents);
+namespace {
+
+// Labels that are no question to the model: labels[i] is token first + i of the source.
+void ignore_unlearned(const TokenSource& tokens, int64_t first, std::span<int32_t> labels) {
+  TokenRange range{first, first + static_cast<int64_t>(labels.size())};
+  while (range.begin < range.end) {
+    const TokenRange found = tokens.unlearned_in(range);
+    for (int64_t token = found.begin; token < found.end; ++token)
+      labels[static_cast<size_t>(token - first)] = ignored_label;
+    range.begin = found.end;
+  }
+}
+
+// Labels are the same tokens one place later, and the last one is a token more.
+void read_pair(const TokenSource& tokens, int64_t first, std::span<int32_t> ids, std::span<int32_t> labels) {
+  tokens.read(first, ids);
+  std::copy(ids.begin() + 1, ids.end(), labels.begin());
+  tokens.read(first + static_cast<int64_t>(ids.size()), labels.last(1));
+  ignore_unlearned(tokens, first + 1, labels);
+}
+
+}  // namespace
+
+void SampleSet::cut_stream(int64_t first_token, const Row& row) const {
+  read_pair(*tokens_, first_token, row.token_ids, row.labels);
   const bool by_document = options_.reset_positions || options_.mask_documents;
   int32_t position = 0, number = 0;
-  int64_t document_end = by_document ? tokens_->document_at(window.first_token).end : 0;
-  for (size_t i = 0; i < length; ++i) {
-    const int64_t token = window.first_token + static_cast<int64_t>(i);
+  int64_t document_end = by_document ? tokens_->document_at(first_token).end : 0;
+  for (size_t i = 0; i < row.positions.size(); ++i) {
+    const int64_t token = first_token + static_cast<int64_t>(i);
     if (by_document && token == document_end) {
       document_end = tokens_->document_at(token).end;
       if (options_.mask_documents) ++number;
       if (options_.reset_positions) position = 0;
     }
-    positions[i] = position++;
-    documents[i] = number;
+    row.positions[i] = position++;
+    row.documents[i] = number;
   }
+}
+
+void SampleSet::cut_packed(int64_t window, const Row& row) const {
+  size_t place = 0;
+  int32_t number = 0;
+  const auto count_on = [&](size_t places) {
+    for (size_t i = 0; i < places; ++i) {
+      row.positions[place + i] = static_cast<int32_t>(i);
+      row.documents[place + i] = number;
+    }
+    place += places;
+    ++number;
+  };
+  for (const TokenRange& piece : packing_->pieces(window)) {
+    const auto places = static_cast<size_t>(piece.size() - 1);
+    read_pair(*tokens_, piece.begin, row.token_ids.subspan(place, places), row.labels.subspan(place, places));
+    count_on(places);
+  }
+  count_on(row.positions.size() - place);
 }
 
 ValidationBatches::ValidationBatches(std::shared_ptr<const SampleSet> samples, int64_t micro_batch,

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "athanor/base/memory_file_environment.h"
+#include "athanor/data/data_test_support.h"
 #include "athanor/data/token_file.h"
 
 namespace athanor {
@@ -96,6 +97,17 @@ TEST(ValidationBatches, EveryPassIsTheSame) {
   EXPECT_EQ(some.sample_count(), 3);
   EXPECT_THAT(some.batch(1).sample_ids, ElementsAre(2, no_sample));
   EXPECT_EQ(ValidationBatches(set, 2, 1000).sample_count(), 5);
+}
+
+TEST(Batch, UnlearnedTokensAreNoLabels) {
+  auto tokens = std::make_shared<NumberedTokens>(std::vector<int64_t>{17}, 100,
+                                                 std::vector<TokenRange>{{0, 3}, {7, 9}, {16, 17}});
+  const SampleSet set(tokens, Sampler({0, 17}, {.sequence_length = 8, .shuffle = false}), {});
+  const Batch batch = set.cut(std::vector<int64_t>{0, 1});
+  constexpr int32_t none = ignored_label;
+  EXPECT_THAT(batch.labels, ElementsAre(none, none, 103, 104, 105, 106, none, none,  //
+                                        109, 110, 111, 112, 113, 114, 115, none));
+  EXPECT_EQ(batch.token_ids[7], 107);  // read all the same
 }
 
 }  // namespace

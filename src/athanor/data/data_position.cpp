@@ -3,25 +3,54 @@
 #include <charconv>
 #include <limits>
 #include <type_traits>
-#include <vector>
+#include <utility>
 
 #include "athanor/base/error.h"
 
 namespace athanor {
 namespace {
 
-constexpr std::string_view first_line = "data_position 1\n";
+constexpr std::string_view first_line = "data_position 1\n", first_line_of_mix = "data_position 2\n";
+constexpr std::string_view single_name = "train", single_weight = "1";
 
-// The one list of fields: written, parsed and compared in this order.
-template <class Position, class Visit>
-void for_each_field(Position& position, Visit&& visit) {
+// The one list of fields of each version: written and parsed in this order.
+template <class Position, class Source, class Visit>
+void for_each_single_field(Position& position, Source& source, Visit&& visit) {
   visit("consumed_samples", position.consumed_samples);
-  visit("data_identity", position.data_identity);
-  visit("first_token", position.range.begin);
-  visit("end_token", position.range.end);
+  visit("data_identity", source.identity);
+  visit("first_token", source.range.begin);
+  visit("end_token", source.range.end);
   visit("sequence_length", position.sequence_length);
   visit("seed", position.seed);
   visit("shuffle", position.shuffle);
+}
+
+template <class Position, class Visit>
+void for_each_mix_field(Position& position, Visit&& visit) {
+  visit("consumed_samples", position.consumed_samples);
+  visit("sequence_length", position.sequence_length);
+  visit("seed", position.seed);
+  visit("shuffle", position.shuffle);
+  visit("packed", position.packed);
+  visit("mix_begin", position.mix_begin);
+}
+
+template <class Source, class Visit>
+void for_each_source_field(Source& source, Visit&& visit) {
+  visit("source", source.name);
+  visit("weight", source.weight);
+  visit("data_identity", source.identity);
+  visit("first_token", source.range.begin);
+  visit("end_token", source.range.end);
+  visit("before", source.before);
+  visit("drawn", source.drawn);
+}
+
+bool is_single(const DataPosition& position) {
+  if (position.sources.size() != 1 || position.packed || position.mix_begin != 0) return false;
+  const SourcePosition& source = position.sources.front();
+  return source.name == single_name && source.weight == single_weight && source.before == 0 &&
+         source.drawn == position.consumed_samples;
 }
 
 [[noreturn]] void refuse(std::string_view text) {
@@ -29,70 +58,76 @@ void for_each_field(Position& position, Visit&& visit) {
                    "the checkpoint was written by another version or is damaged");
 }
 
+// Takes "NAME VALUE\n" lines off the front of a text.
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : text_(text) {}
+  bool at_end() const { return text_.empty(); }
+  template <class T>
+  void operator()(std::string_view name, T& value) {
+    const size_t end = text_.find('\n');
+    if (!text_.starts_with(name) || text_.size() <= name.size() || text_[name.size()] != ' ' ||
+        end == std::string_view::npos) {
+      refuse(text_);
+    }
+    const std::string_view word = text_.substr(name.size() + 1, end - name.size() - 1);
+    parse(word, value);
+    text_.remove_prefix(end + 1);
+  }
+
+ private:
+  static void parse(std::string_view word, std::string& value) { value = word; }
+  template <class T>
+  static void parse(std::string_view word, T& value) {
+    using Number = std::conditional_t<std::is_same_v<T, uint64_t>, uint64_t, int64_t>;
+    Number number = 0;
+    const auto result = std::from_chars(word.data(), word.data() + word.size(), number);
+    const bool in_range = std::is_same_v<T, uint64_t> ||
+                          (number >= 0 && static_cast<uint64_t>(number) <=
+                                              static_cast<uint64_t>(std::numeric_limits<T>::max()));
+    if (word.empty() || result.ec != std::errc{} || result.ptr != word.data() + word.size() || !in_range)
+      refuse(word);
+    value = static_cast<T>(number);
+  }
+
+  std::string_view text_;
+};
+
 }  // namespace
 
-DataPosition position_in(const SampleSet& samples, int64_t consumed_samples) {
-  const Sampler& sampler = samples.sampler();
-  return {.consumed_samples = consumed_samples,
-          .data_identity = samples.tokens().identity(),
-          .range = sampler.range(),
-          .sequence_length = sampler.sequence_length(),
-          .seed = sampler.options().seed,
-          .shuffle = sampler.options().shuffle};
-}
-
 std::string to_text(const DataPosition& position) {
-  std::string text(first_line);
-  for_each_field(position, [&](std::string_view name, const auto& value) {
-    text += fmt::format("{} {}\n", name, +value);
-  });
+  const bool single = is_single(position);
+  std::string text(single ? first_line : first_line_of_mix);
+  const auto write = [&]<class T>(std::string_view name, const T& value) {
+    if constexpr (std::is_same_v<T, std::string>)
+      text += fmt::format("{} {}\n", name, value);
+    else
+      text += fmt::format("{} {}\n", name, +value);
+  };
+  if (single) {
+    for_each_single_field(position, position.sources.front(), write);
+  } else {
+    for_each_mix_field(position, write);
+    for (const SourcePosition& source : position.sources) for_each_source_field(source, write);
+  }
   return text;
 }
 
 DataPosition parse_data_position(std::string_view text) {
   DataPosition position;
-  const std::string_view whole = text;
-  if (!text.starts_with(first_line)) refuse(text);
-  text.remove_prefix(first_line.size());
-  for_each_field(position, [&]<class T>(std::string_view name, T& value) {
-    if (!text.starts_with(name) || text.size() <= name.size() || text[name.size()] != ' ') refuse(text);
-    const std::string_view number = text.substr(name.size() + 1, text.find('\n') - name.size() - 1);
-    int64_t parsed = 0;
-    uint64_t parsed_unsigned = 0;
-    const char* begin = number.data();
-    const char* end = begin + number.size();
-    const auto result = std::is_same_v<T, uint64_t> ? std::from_chars(begin, end, parsed_unsigned)
-                                                    : std::from_chars(begin, end, parsed);
-    if (number.empty() || result.ec != std::errc{} || result.ptr != end) refuse(text);
-    const bool in_range = std::is_same_v<T, uint64_t> ||
-                          (parsed >= 0 && static_cast<uint64_t>(parsed) <=
-                                              static_cast<uint64_t>(std::numeric_limits<T>::max()));
-    if (!in_range || text.size() <= name.size() + 1 + number.size()) refuse(text);
-    value = std::is_same_v<T, uint64_t> ? static_cast<T>(parsed_unsigned) : static_cast<T>(parsed);
-    text.remove_prefix(name.size() + 1 + number.size() + 1);
-  });
-  if (!text.empty() || to_text(position) != whole) refuse(whole);
-  return position;
-}
-
-int64_t resume_from(const DataPosition& saved, const SampleSet& samples) {
-  DataPosition now = position_in(samples, saved.consumed_samples);
-  std::vector<std::string> values;
-  for_each_field(saved,
-                 [&](std::string_view, const auto& value) { values.push_back(fmt::format("{}", +value)); });
-  std::string differences;
-  size_t field = 0;
-  for_each_field(now, [&](std::string_view name, const auto& value) {
-    const std::string text = fmt::format("{}", +value);
-    if (text != values[field])
-      differences += fmt::format("\n  {}: saved {}, now {}", name, values[field], text);
-    ++field;
-  });
-  if (!differences.empty()) {
-    throw_user_error(fmt::format("the run was saved with other data or another order of it:{}", differences),
-                     "resume with the same data files, seed and sequence length, or begin a new run");
+  if (text.starts_with(first_line)) {
+    SourcePosition source{.name = std::string(single_name), .weight = std::string(single_weight)};
+    Reader read(text.substr(first_line.size()));
+    for_each_single_field(position, source, read);
+    source.drawn = position.consumed_samples;
+    position.sources.push_back(std::move(source));
+  } else if (text.starts_with(first_line_of_mix)) {
+    Reader read(text.substr(first_line_of_mix.size()));
+    for_each_mix_field(position, read);
+    while (!read.at_end()) for_each_source_field(position.sources.emplace_back(), read);
   }
-  return saved.consumed_samples;
+  if (to_text(position) != text) refuse(text);
+  return position;
 }
 
 }  // namespace athanor

@@ -8,7 +8,7 @@
 
 namespace athanor {
 
-Loader::Loader(std::shared_ptr<const SampleSet> samples, LoaderOptions options, BatchSize batch_size,
+Loader::Loader(std::shared_ptr<const SampleReader> samples, LoaderOptions options, BatchSize batch_size,
                int64_t consumed_samples)
     : samples_(std::move(samples)),
       options_(options),

@@ -38,7 +38,7 @@ class Loader {
   using BatchSize = std::function<int64_t(int64_t consumed)>;
 
   // Starts at global sample id `consumed_samples`.
-  Loader(std::shared_ptr<const SampleSet> samples, LoaderOptions options, BatchSize batch_size,
+  Loader(std::shared_ptr<const SampleReader> samples, LoaderOptions options, BatchSize batch_size,
          int64_t consumed_samples);
   ~Loader();  // stops the thread, whatever it is at
   Loader(const Loader&) = delete;
@@ -56,7 +56,7 @@ class Loader {
   void work(int64_t position);
   StepBatch prepare(int64_t position) const;
 
-  const std::shared_ptr<const SampleSet> samples_;
+  const std::shared_ptr<const SampleReader> samples_;
   const LoaderOptions options_;
   const BatchSize batch_size_;
   int64_t consumed_, waited_ns_ = 0;  // of the consumer

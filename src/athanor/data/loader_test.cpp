@@ -7,7 +7,7 @@
 #include <chrono>
 
 #include "athanor/base/error.h"
-#include "athanor/data/data_position.h"
+#include "athanor/data/sample_mix.h"
 
 namespace athanor {
 namespace {
@@ -43,12 +43,14 @@ class Counting final : public TokenSource {
   int64_t damaged_at_;
 };
 
-std::shared_ptr<const SampleSet> sample_set(std::shared_ptr<const TokenSource> tokens, bool shuffle = true,
+std::shared_ptr<const SampleMix> sample_set(std::shared_ptr<const TokenSource> tokens, bool shuffle = true,
                                             uint64_t seed = 4) {
   const TokenRange range{0, tokens->token_count()};
-  return std::make_shared<const SampleSet>(
+  auto samples = std::make_shared<const SampleSet>(
       std::move(tokens), Sampler(range, {.sequence_length = 4, .shuffle = shuffle, .seed = seed}),
       BatchOptions{});
+  return std::make_shared<const SampleMix>(
+      std::vector<MixSource>{{.name = "train", .samples = std::move(samples)}});
 }
 
 Loader::BatchSize constant(int64_t size) {
@@ -64,7 +66,7 @@ std::vector<int64_t> ids_of(const StepBatch& step) {
 
 // The state of a run that trains, as train keeps it: a position in text form.
 struct TrainingRun {
-  std::shared_ptr<const SampleSet> samples;
+  std::shared_ptr<const SampleMix> samples;
   Loader::BatchSize batch_size;
   int64_t micro_batch;
   std::string saved;              // the position, empty at first
@@ -73,8 +75,14 @@ struct TrainingRun {
 
   // Resumes from what is saved, takes steps, saves.
   void train(int steps) {
-    const int64_t begin = saved.empty() ? 0 : resume_from(parse_data_position(saved), *samples);
-    Loader loader(samples, {.micro_batch = micro_batch, .prefetch_steps = 3}, batch_size, begin);
+    auto mix = samples;
+    int64_t begin = 0;
+    if (!saved.empty()) {
+      const DataPosition position = parse_data_position(saved);
+      mix = std::make_shared<const SampleMix>(samples->resumed(position, false));
+      begin = position.consumed_samples;
+    }
+    Loader loader(mix, {.micro_batch = micro_batch, .prefetch_steps = 3}, batch_size, begin);
     for (int step = 0; step < steps; ++step) {
       const StepBatch batch = loader.next();
       const auto ids = ids_of(batch);
@@ -85,7 +93,7 @@ struct TrainingRun {
         }
       }
     }
-    saved = to_text(position_in(*samples, loader.consumed_samples()));
+    saved = to_text(mix->position(loader.consumed_samples()));
   }
 };
 
@@ -224,55 +232,48 @@ TEST(Loader, PositionIsInSamples_P62_MicroBatchAndRampDoNotMoveIt) {
   EXPECT_EQ(broken.tokens, whole.tokens);
 }
 
-TEST(DataPosition, TextComesBack) {
-  const DataPosition position{.consumed_samples = (int64_t{1} << 40) + 3,
-                              .data_identity = 0xfedcba98U,
-                              .range = {5, int64_t{1} << 41},
-                              .sequence_length = 1024,
-                              .seed = ~uint64_t{0},
-                              .shuffle = false};
-  const std::string text = to_text(position);
-  EXPECT_EQ(text,
-            "data_position 1\nconsumed_samples 1099511627779\ndata_identity 4275878552\nfirst_token 5\n"
-            "end_token 2199023255552\nsequence_length 1024\nseed 18446744073709551615\nshuffle 0\n");
-  EXPECT_EQ(parse_data_position(text), position);
+// Two sources of different size: an uneven walk through each.
+std::shared_ptr<const SampleMix> uneven_mix() {
+  const auto set = [](int64_t tokens) {
+    return std::make_shared<const SampleSet>(std::make_shared<Counting>(tokens),
+                                             Sampler({0, tokens}, {.sequence_length = 4, .seed = 4}),
+                                             BatchOptions{});
+  };
+  return std::make_shared<const SampleMix>(
+      std::vector<MixSource>{{"small", "0.3", set(61)}, {"large", "0.7", set(4001)}});
 }
 
-TEST(DataPosition, DamagedTextIsRefused) {
-  const std::string text = to_text(DataPosition{.consumed_samples = 12, .range = {}, .sequence_length = 4});
-  for (size_t size = 0; size < text.size(); ++size)
-    EXPECT_THROW(parse_data_position(text.substr(0, size)), Error);
-  for (const auto& [from, to] :
-       std::vector<std::pair<std::string, std::string>>{{"samples 12", "samples -12"},
-                                                        {"samples 12", "samples 12x"},
-                                                        {"samples 12", "samples 012"},
-                                                        {"samples 12", "samples 99999999999999999999"},
-                                                        {"identity 0", "identity 4294967296"},
-                                                        {"shuffle 1", "shuffle 2"},
-                                                        {"position 1", "position 2"},
-                                                        {"\nseed", "\nsead"}}) {
-    std::string changed = text;
-    const size_t place = changed.find(from);
-    ASSERT_NE(place, std::string::npos) << from;
-    EXPECT_THROW(parse_data_position(changed.replace(place, from.size(), to)), Error) << to;
+// Every micro-batch of a step is what one of so many data-parallel ranks would get.
+TEST(Loader, PositionIsOneCounter_P58_RanksGoOnWhereEachOfThemWas) {
+  for (const auto& samples : {sample_set(std::make_shared<Counting>(1000)), uneven_mix()}) {
+    TrainingRun whole{samples, constant(20), 5, ""};
+    whole.train(5);
+    TrainingRun broken{samples, constant(20), 5, ""};
+    broken.train(2);
+    broken.train(1);
+    broken.train(2);
+    EXPECT_EQ(broken.used, whole.used);
+    EXPECT_EQ(broken.tokens, whole.tokens);
   }
-  EXPECT_THROW(parse_data_position(text + "more 1\n"), Error);
 }
 
-TEST(DataPosition, OtherDataIsRefusedByName) {
-  const auto samples = sample_set(std::make_shared<Counting>(1000));
-  const DataPosition saved = position_in(*samples, 40);
-  EXPECT_EQ(resume_from(saved, *samples), 40);
-  const auto other = sample_set(std::make_shared<Counting>(1001), false, 5);
-  try {
-    resume_from(saved, *other);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_THAT(error.what(), HasSubstr("end_token: saved 1000, now 1001"));
-    EXPECT_THAT(error.what(), HasSubstr("seed: saved 4, now 5"));
-    EXPECT_THAT(error.what(), HasSubstr("shuffle: saved 1, now 0"));
+TEST(Loader, RanksMayChange_P59_EveryIdComesOnce) {
+  const auto samples = uneven_mix();
+  TrainingRun whole{samples, constant(20), 5, ""};
+  whole.train(5);
+  for (const int64_t ranks : {1, 2, 5}) {
+    TrainingRun changed{samples, constant(20), 5, ""};  // four ranks
+    changed.train(2);
+    changed.micro_batch = 20 / ranks;
+    changed.train(3);
+    ASSERT_EQ(changed.used.size(), 100U);
+    for (size_t i = 0; i < 100; ++i) EXPECT_EQ(changed.used[i], static_cast<int64_t>(i));
+    EXPECT_EQ(changed.tokens, whole.tokens);
   }
+  TrainingRun odd{samples, constant(20), 5, ""};
+  odd.train(2);
+  odd.micro_batch = 3;
+  EXPECT_THROW(odd.train(1), Error);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // Which tokens a sample is made of: a pure function of (seed, epoch, index), so of the global sample id.
 //
 // A sample is a window of sequence_length + 1 tokens (inputs and, shifted by one, labels); windows start
-// every sequence_length tokens, so every token but the last few of the range is an input once an epoch.
+// every sequence_length tokens, so every token but the last few of the range is an input once an epoch. Or it
+// is a window of packed documents (packing.h), of which the sampler knows the number only.
 // Sample ids count on over epochs: id = epoch * samples_per_epoch + index. Each epoch has its own order.
 // Nothing depends on batch sizes, ranks or threads. Called by batch and train. Thread safety: a value.
 #pragma once
@@ -23,7 +24,8 @@ struct SamplerOptions {
 struct Window {
   int64_t sample = 0;  // the global id
   int64_t epoch = 0;
-  int64_t first_token = 0;  // the window is [first_token, first_token + sequence_length + 1)
+  int64_t index = 0;        // of the window, in the order of the data
+  int64_t first_token = 0;  // of the stream: the window is [first_token, first_token + sequence_length + 1)
 };
 
 // Windows in a range of `tokens` tokens: floor((tokens - 1) / sequence_length), never negative.
@@ -33,6 +35,8 @@ class Sampler {
  public:
   // Refuses (user error, with the numbers) a range that does not hold one window.
   Sampler(TokenRange range, SamplerOptions options);
+  // For windows that were cut otherwise; refuses 0 of them.
+  Sampler(TokenRange range, SamplerOptions options, int64_t windows);
 
   int64_t samples_per_epoch() const { return samples_per_epoch_; }
   int64_t sequence_length() const { return options_.sequence_length; }
@@ -56,6 +60,9 @@ struct DataReport {
   int64_t epochs_needed = 0;  // rounded up
 };
 std::string describe(const DataReport& report);  // one line
+
+// Documents and tokens that a sampler draws from; no samples are requested yet.
+DataReport report_on(const TokenSource& tokens, const Sampler& sampler);
 
 // Counts epochs for `requested_samples`; refuses (user error, with the report) more than `max_epochs`;
 // 0 means no limit.

@@ -1,4 +1,5 @@
-// The data of a run: opens text and token files, cuts training and validation sets, says what they hold.
+// The data of a run: opens texts and tokens of all kinds, cuts training and validation sets, says what they
+// hold.
 //
 // Called by the loops. Thread safety: values; the sets may be read from several threads.
 #pragma once
@@ -8,7 +9,8 @@
 #include <vector>
 
 #include "athanor/base/file_environment.h"
-#include "athanor/data/batch.h"
+#include "athanor/data/sample_mix.h"
+#include "athanor/tokenizer/tokenizer.h"
 #include "athanor/train/options.h"
 
 namespace athanor {
@@ -19,17 +21,20 @@ struct ValidationSet {
 };
 
 struct DataSets {
-  std::shared_ptr<const SampleSet> train;
+  std::shared_ptr<const SampleMix> train;
   std::vector<ValidationSet> validation;
-  std::vector<std::string> report;  // lines for the start of the run: documents, tokens, epochs
+  std::shared_ptr<const Tokenizer> tokenizer;  // of the training data; none if it is not known
+  std::vector<std::string> report;             // lines for the start of the run: what the data is
 };
 
 // `total_samples`: what the run will consume. User errors: missing, empty or damaged files, ids beyond the
-// model's vocabulary, fewer tokens than one sample needs, more epochs than data.max_epochs.
+// model's vocabulary, data of different tokenizers, fewer tokens than one sample needs and, unless the run is
+// resumed (when plan_training is called with the mix that goes on), more epochs than data.max_epochs.
 DataSets open_data_sets(FileEnvironment& files, const RunOptions& options, int64_t total_samples);
 
-// A text file is taken as bytes and turned into a token file in data.cache, once; a token file is opened.
-std::shared_ptr<const TokenSource> open_tokens(FileEnvironment& files, const std::string& path,
-                                               const DataOptions& options);
+// Lines about each source: documents, tokens, epochs that the whole run needs. User error: more than
+// data.max_epochs of any source.
+std::vector<std::string> plan_training(const SampleMix& mix, const DataOptions& options,
+                                       int64_t total_samples);
 
 }  // namespace athanor

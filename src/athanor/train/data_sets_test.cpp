@@ -4,7 +4,9 @@
 
 #include "athanor/base/error.h"
 #include "athanor/base/temporary_folder.h"
+#include "athanor/data/megatron_dataset.h"
 #include "athanor/data/token_file.h"
+#include "athanor/tokenizer/open_tokenizer.h"
 
 namespace athanor {
 namespace {
@@ -62,13 +64,14 @@ TEST_F(DataSetsTest, CutsTheTailOffForValidation) {
   const DataSets sets = open();
   ASSERT_EQ(sets.validation.size(), 1u);
   EXPECT_EQ(sets.validation[0].name, "validation");
-  const TokenRange train = sets.train->sampler().range(),
+  const SampleSet& learned = *sets.train->sources().front().samples;
+  const TokenRange train = learned.sampler().range(),
                    validation = sets.validation[0].samples->sampler().range();
   EXPECT_EQ(train.begin, 0);
   EXPECT_EQ(train.end, validation.begin);
-  EXPECT_EQ(validation.end, sets.train->tokens().token_count());
-  EXPECT_EQ(validation.size(), sets.train->tokens().token_count() / 10);
-  EXPECT_TRUE(sets.train->sampler().options().shuffle);
+  EXPECT_EQ(validation.end, learned.tokens().token_count());
+  EXPECT_EQ(validation.size(), learned.tokens().token_count() / 10);
+  EXPECT_TRUE(learned.sampler().options().shuffle);
   EXPECT_FALSE(sets.validation[0].samples->sampler().options().shuffle);
 }
 
@@ -113,7 +116,7 @@ TEST_F(DataSetsTest, ShortDataIsRefused_P55_OneTokenMoreThanASequenceIsASample) 
     if (count <= 16) {
       expect_refused(fmt::format("{} tokens", count));
     } else {
-      EXPECT_EQ(open().train->sampler().samples_per_epoch(), 1);
+      EXPECT_EQ(open().train->sources().front().samples->sampler().samples_per_epoch(), 1);
     }
   }
   options_.data.train = text("a.txt", 200);
@@ -143,6 +146,148 @@ TEST_F(DataSetsTest, ATextBecomesATokenFileOnce) {
   open();
   EXPECT_EQ(system_files().list(options_.data.cache).size(), 1u);
   EXPECT_EQ(system_files().status(options_.data.cache + "/" + files[0])->modified_ns, before);
+}
+
+const SampleSet& only_source(const DataSets& sets) {
+  EXPECT_EQ(sets.train->sources().size(), 1u);
+  return *sets.train->sources().front().samples;
+}
+
+TEST_F(DataSetsTest, BlendsSources_P51_EpochsAreCountedForEach) {
+  options_.data.blend = {{"small", "0.25:" + tokens("a.tokens", 1, 161)},  // 10 samples
+                         {"large", "0.75:" + tokens("b.tokens", 1, 16001)},
+                         {"never", "1e-9:" + tokens("c.tokens", 1, 17)}};
+  const DataSets sets = open(100);
+  ASSERT_EQ(sets.train->sources().size(), 3u);
+  ASSERT_EQ(sets.report.size(), 3u);
+  EXPECT_NE(sets.report[0].find("large (weight 0.75)"), std::string::npos) << sets.report[0];
+  EXPECT_NE(sets.report[2].find("25 samples wanted: 3 epochs"), std::string::npos) << sets.report[2];
+  options_.data.max_epochs = 2.5;
+  EXPECT_EQ(refusal(100), "");  // 24.99... of 10 samples, rounded up
+  options_.data.max_epochs = 2.4;
+  expect_refused("small: ", 100);
+  options_.data.max_epochs = 0;
+  options_.data.validation_fraction = 0.2;
+  expect_refused("the data set 'never' has 14 tokens");
+  options_.data.blend.erase("never");
+  const DataSets kept = open();
+  ASSERT_EQ(kept.validation.size(), 2u);
+  EXPECT_EQ(kept.validation[0].name, "validation-large");
+  EXPECT_EQ(kept.validation[1].name, "validation-small");
+
+  options_.data.blend["small"] = "0.25";
+  expect_refused("is no weight and data");
+  options_.data.blend["small"] = "x:" + tokens("a.tokens", 1, 161);
+  expect_refused("'x' is no weight");
+  options_.data.train = "also";
+  expect_refused("both set");
+}
+
+TEST_F(DataSetsTest, SplitsByDocument) {
+  options_.data.train = tokens("d.tokens", 400, 20);
+  options_.data.split = SplitKind::documents;
+  options_.data.validation_fraction = 0.1;
+  options_.data.test_fraction = 0.2;
+  const DataSets sets = open();
+  const SampleSet& train = only_source(sets);
+  const TokenSource& validation = sets.validation[0].samples->tokens();
+  const DocumentSplit split{0.1, 0.2, 1};
+  int64_t in_train = 0, in_validation = 0;
+  for (int64_t number = 0; number < 400; ++number) {
+    in_train += split.part_of(number) == DocumentSplit::Part::train ? 1 : 0;
+    in_validation += split.part_of(number) == DocumentSplit::Part::validation ? 1 : 0;
+  }
+  EXPECT_EQ(train.tokens().document_count(), in_train);
+  EXPECT_EQ(validation.document_count(), in_validation);
+  EXPECT_GT(in_validation, 10);
+  options_.data.split = SplitKind::tail;
+  const DataSets tail = open();
+  EXPECT_EQ(only_source(tail).sampler().range(), (TokenRange{0, 5600}));
+  EXPECT_EQ(tail.validation[0].samples->sampler().range(), (TokenRange{5600, 6400}));
+  options_.data.test_fraction = 0.95;
+  expect_refused("0.1 for validation and 0.95 for test");
+}
+
+TEST_F(DataSetsTest, ReadsOtherFormatsAndFolders) {
+  const auto two = [](MegatronWriter& writer) { writer.append(std::vector<int32_t>(100, 7)); };
+  system_files().make_directories(folder_.path("set"));
+  write_megatron_dataset(system_files(), folder_.path("set/m"), 500, two);
+  for (const char* name : {"set/m", "set/m.bin", "set/m.idx", "set", "set/m.*"}) {
+    options_.data.train = folder_.path(name);
+    EXPECT_EQ(only_source(open()).tokens().token_count(), 100) << name;
+  }
+  // Ids of a format without vocabulary are compared when they are read.
+  write_megatron_dataset(system_files(), folder_.path("set/n"), 500,
+                         [](MegatronWriter& writer) { writer.append(std::vector<int32_t>(100, 300)); });
+  options_.data.train = folder_.path("set/n");
+  try {
+    open().train->cut(std::vector<int64_t>{0});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("id 300, but the vocabulary has 257"), std::string::npos);
+  }
+  options_.data.train = text("a.txt", 100) + "," + text("b.txt", 50);
+  EXPECT_EQ(only_source(open()).tokens().token_count(), 152);
+  write_file_atomically(system_files(), folder_.path("x.bin"), "not known");
+  options_.data.train = folder_.path("x.bin");
+  expect_refused("no file of tokens");
+}
+
+TEST_F(DataSetsTest, TheTokenizerIsThatOfTheData) {
+  options_.data.train = text("a.txt", 100);
+  EXPECT_EQ(open().tokenizer->vocabulary_size(), 257);
+  options_.data.train = tokens("none.tokens", 1, 40, 200);
+  EXPECT_EQ(open().tokenizer, nullptr);  // nobody says what the ids mean
+
+  // Another tokenizer: bytes with one more special token.
+  TokenizerDefinition definition = open_tokenizer(system_files(), "bytes")->definition();
+  definition.added_tokens.push_back({.id = 257, .content = "<|more|>"});
+  const Tokenizer other(definition);
+  const std::string path = folder_.path("other.json");
+  other.save(system_files(), path);
+  options_.model.vocabulary = 258;
+  options_.data.train = text("a.txt", 100);
+  options_.data.tokenizer = path;
+  const DataSets sets = open();
+  EXPECT_EQ(sets.tokenizer->identity(), other.identity());
+  EXPECT_EQ(only_source(sets).tokens().tokenizer_identity(), other.identity());
+  options_.model.vocabulary = 257;
+  expect_refused("set model.vocabulary to 258 or more");
+  options_.model.vocabulary = 258;
+
+  // A token file that names it, with and without a copy beside it.
+  write_token_file(system_files(), folder_.path("o.train.tokens"),
+                   {.vocabulary_size = 258, .tokenizer_identity = other.identity()},
+                   [](TokenFileWriter& writer) { writer.append(std::vector<int32_t>(50, 7)); });
+  options_.data.train = folder_.path("o.train.tokens");
+  options_.data.tokenizer = "bytes";
+  EXPECT_EQ(open().tokenizer, nullptr);
+  other.save(system_files(), folder_.path("o.tokenizer.json"));
+  EXPECT_EQ(open().tokenizer->identity(), other.identity());
+  options_.data.tokenizer = path;
+  EXPECT_EQ(open().tokenizer->identity(), other.identity());
+  definition.added_tokens.back().content = "<|less|>";
+  Tokenizer(definition).save(system_files(), folder_.path("third.json"));
+  options_.data.tokenizer = folder_.path("third.json");
+  expect_refused("was made with another tokenizer");
+}
+
+TEST_F(DataSetsTest, PackedAndMaskedSamples) {
+  std::string lines;
+  for (int i = 0; i < 50; ++i) lines += fmt::format("{{\"prompt\": \"{}\", \"answer\": \"yes\"}}\n", i % 10);
+  write_file_atomically(system_files(), folder_.path("c.jsonl"), lines);
+  options_.data.train = folder_.path("c.jsonl");
+  options_.data.packing = Packing::documents;
+  const DataSets sets = open();
+  const SampleSet& set = only_source(sets);
+  EXPECT_TRUE(set.is_packed());
+  EXPECT_EQ(set.sampler().samples_per_epoch(), 13);  // 4 documents of 4 places in each window of 16
+  const Batch batch = sets.train->cut(std::vector<int64_t>{0});
+  // The prompt is one byte; all that follows it is learned.
+  int64_t learned = 0;
+  for (const int32_t label : batch.labels) learned += label != ignored_label ? 1 : 0;
+  EXPECT_EQ(learned % 4, 0);
+  EXPECT_NE(sets.report[0].find("3.8% padding"), std::string::npos) << sets.report[0];
 }
 
 }  // namespace

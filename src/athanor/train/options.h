@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "athanor/compile/options.h"
+#include "athanor/data/chat_template.h"
 #include "athanor/model/config.h"
 #include "athanor/train/engine.h"
 
@@ -33,16 +34,36 @@ struct BatchSizeOptions {
   int64_t ramp_samples = 0;  // consumed samples at which `batch` is reached
 };
 
+// Where the parts kept back for validation and test come from.
+enum class SplitKind : uint8_t {
+  tail,       // the last tokens of the training data
+  documents,  // documents drawn from all of it
+};
+
+// How samples are cut from tokens.
+enum class Packing : uint8_t {
+  stream,     // windows of all documents one after another
+  documents,  // windows of whole documents
+};
+
 struct DataOptions {
-  std::string train;                              // text file (.txt) or token file
-  std::map<std::string, std::string> validation;  // name -> file
-  double validation_fraction = 0;                 // tail of the training file that is kept for "validation"
-  std::string separator;                          // line that ends a document of a text file
-  std::string cache = "data/cache";               // where token files made of texts are kept
+  std::string train;                              // see find_input_files; or
+  std::map<std::string, std::string> blend;       // name -> "WEIGHT:DATA"
+  std::map<std::string, std::string> validation;  // name -> data
+  double validation_fraction = 0;                 // kept back from training for "validation"
+  double test_fraction = 0;                       // kept back from training and not used
+  SplitKind split = SplitKind::tail;
+  std::string tokenizer = "bytes";  // of texts; see open_tokenizer
+  std::string separator;            // line that ends a document of a text file
+  std::string field = "text";       // of JSON lines
+  ChatTemplate chat = ChatTemplate::plain;
+  std::string cache = "data/cache";  // where token files made of texts are kept
   int64_t sequence_length = 256;
+  Packing packing = Packing::stream;
   bool reset_positions = false, mask_documents = false;
-  double max_epochs = 0;  // 0: any number
+  double max_epochs = 0;  // of each source; 0: any number
   int64_t prefetch = 4;
+  bool change = false;  // on resume, go on with another blend
 };
 
 enum class SpikePolicy : uint8_t { off, warn, skip, stop };

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "athanor/base/error.h"
+#include "athanor/tokenizer/tokenizer_files.h"
 
 namespace athanor {
 
@@ -84,11 +85,19 @@ SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& ru
   for (const NamedTensor& tensor : engine.state()) {
     tensors.push_back({tensor.name, tensor.dtype, sizes(tensor.shape), tensor.bytes});
   }
-  return folder.save(run.progress.step, tensors,
-                     {{"progress", to_text(run.progress)},
-                      {"position", to_text(run.position)},
-                      {"configuration", run.configuration},
-                      {"spikes", run.spikes}});
+  CheckpointState state = {{"progress", to_text(run.progress)},
+                           {"position", to_text(run.position)},
+                           {"configuration", run.configuration},
+                           {"spikes", run.spikes}};
+  if (!run.tokenizer.empty()) state["tokenizer"] = run.tokenizer;
+  return folder.save(run.progress.step, tensors, state);
+}
+
+std::shared_ptr<const Tokenizer> saved_tokenizer(const Checkpoint& checkpoint) {
+  const auto found = checkpoint.state().find("tokenizer");
+  if (found == checkpoint.state().end()) return nullptr;
+  return std::make_shared<const Tokenizer>(
+      read_tokenizer_json(found->second, checkpoint.path() + " (its tokenizer)"));
 }
 
 SavedRun read_run(const Checkpoint& checkpoint) {

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "athanor/checkpoint/checkpoint.h"
 #include "athanor/data/data_position.h"
+#include "athanor/tokenizer/tokenizer.h"
 #include "athanor/train/engine.h"
 
 namespace athanor {
@@ -27,8 +29,9 @@ RunProgress parse_run_progress(const std::string& text);  // user error for a te
 struct SavedRun {
   RunProgress progress;
   DataPosition position;
-  std::string configuration;  // resolved TOML
-  std::string spikes;         // SpikeDetector::to_text
+  std::string configuration;   // resolved TOML
+  std::string spikes;          // SpikeDetector::to_text
+  std::string tokenizer = {};  // tokenizer.json of the data; empty: not known
 };
 
 // Saves every tensor of the engine's state and the rest in one file; all values are those of the call. A
@@ -40,5 +43,7 @@ SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& ru
 SavedRun load_run(const Checkpoint& checkpoint, Engine& engine);
 // Only the rest, to compare configurations before an engine exists.
 SavedRun read_run(const Checkpoint& checkpoint);
+// The tokenizer of the run's data; null if it was not known.
+std::shared_ptr<const Tokenizer> saved_tokenizer(const Checkpoint& checkpoint);
 
 }  // namespace athanor

@@ -6,7 +6,6 @@
 
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
-#include "athanor/data/byte_vocabulary.h"
 #include "athanor/data/loader.h"
 #include "athanor/model/model.h"
 #include "athanor/observe/format.h"
@@ -14,6 +13,7 @@
 #include "athanor/observe/loss_curve.h"
 #include "athanor/observe/tensorboard.h"
 #include "athanor/observe/terminal_chart.h"
+#include "athanor/tokenizer/tokenizer_files.h"
 #include "athanor/train/data_sets.h"
 #include "athanor/train/dump.h"
 #include "athanor/train/generate.h"
@@ -91,6 +91,10 @@ class Run {
     context_.files.make_directories(options_.run_folder());
     lock_folder();
     write_file_atomically(context_.files, options_.run_folder() + "/config.toml", context_.configuration);
+    if (data_.tokenizer) {
+      tokenizer_json_ = write_tokenizer_json(data_.tokenizer->definition());
+      write_file_atomically(context_.files, options_.run_folder() + "/tokenizer.json", tokenizer_json_);
+    }
     note(fmt::format("run folder: {}", options_.run_folder()));
   }
 
@@ -117,13 +121,17 @@ class Run {
     if (!latest.checkpoint) {
       note("no checkpoint to resume from: starting at step 0");
       begin_elsewhere();
+      note_plan();
       return;
     }
     const SavedRun peek = read_run(*latest.checkpoint);
     if (context_.check_resume) {
       for (const std::string& line : context_.check_resume(peek.configuration)) note(line);
     }
-    const int64_t consumed = resume_from(peek.position, *data_.train);  // refuses other data
+    data_.train = std::make_shared<const SampleMix>(
+        data_.train->resumed(peek.position, options_.data.change));  // refuses other data
+    const int64_t consumed = peek.position.consumed_samples;
+    note_plan();
     refuse_other_rates(peek.progress);
     const SavedRun saved = load_run(*latest.checkpoint, engine_);
     progress_ = saved.progress;
@@ -153,6 +161,10 @@ class Run {
 
   // Updates that the optimizer's state has seen.
   int64_t updates() const { return progress_.earlier_updates + progress_.optimizer_step; }
+
+  void note_plan() {
+    for (const std::string& line : plan_training(*data_.train, options_.data, total_samples_)) note(line);
+  }
 
   // A run may become longer only where the steps behind it would have had the same rates: before its decay.
   void refuse_other_rates(const RunProgress& saved) const {
@@ -360,8 +372,8 @@ class Run {
     if (progress_.step == saved_step_) return;
     sinks_.finish();  // a run that goes on from here finds the lines of all steps before
     const SaveReport saved = save_run(checkpoints_, engine_,
-                                      {progress_, position_in(*data_.train, progress_.consumed_samples),
-                                       context_.configuration, spikes_.to_text()});
+                                      {progress_, data_.train->position(progress_.consumed_samples),
+                                       context_.configuration, spikes_.to_text(), tokenizer_json_});
     saved_step_ = progress_.step;
     for (const std::string& line : saved.notes) note(line);
     note(fmt::format("saved {} ({})", saved.path, format_bytes(static_cast<double>(saved.bytes))));
@@ -383,17 +395,20 @@ class Run {
   }
 
   void write_sample() {
-    if (data_.train->tokens().vocabulary_size() != byte_vocabulary::size) return;  // no text to show ids as
-    std::string text;
-    generate(engine_, byte_vocabulary::encode(options_.sample.prompt.empty() ? "\n" : options_.sample.prompt),
-             byte_vocabulary::size,
+    if (!data_.tokenizer) return;  // no text to show ids as
+    const Tokenizer& tokenizer = *data_.tokenizer;
+    const std::string prompt = options_.sample.prompt.empty() ? "\n" : options_.sample.prompt;
+    const std::optional<int32_t> end_of_text = tokenizer.end_of_text();
+    std::vector<int32_t> ids;
+    generate(engine_, tokenizer.encode(prompt), tokenizer.vocabulary_size(),
              {options_.sample.length, options_.sample.temperature, options_.sample.top_k, options_.seed},
              [&](int32_t token) {
-               if (token == byte_vocabulary::end_of_text || asked_to_end()) return false;
-               text += byte_vocabulary::decode({&token, 1});
+               if (token == end_of_text || asked_to_end()) return false;
+               ids.push_back(token);
                return true;
              });
-    context_.terminal.print("the model writes:\n" + printable_lines(options_.sample.prompt + text) + "\n");
+    context_.terminal.print("the model writes:\n" +
+                            printable_lines(prompt + tokenizer.decode(ids, {.continuation = true})) + "\n");
   }
 
   const RunOptions& options_;
@@ -402,6 +417,7 @@ class Run {
   const int64_t created_ns_ = monotonic_ns();
   int64_t total_samples_;
   DataSets data_;
+  std::string tokenizer_json_;
   Engine engine_;
   SpikeDetector spikes_;
   CheckpointFolder checkpoints_;

@@ -1,0 +1,152 @@
+#include "athanor/data/text_encoder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "athanor/base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t told_bad_lines = 5;
+
+}  // namespace
+
+TextEncoder::TextEncoder(FileEnvironment& files, std::vector<InputFile> inputs,
+                         std::shared_ptr<const Tokenizer> tokenizer, const TextOptions& options,
+                         TextPlace begin)
+    : tokenizer_(std::move(tokenizer)),
+      options_(options),
+      records_(*tokenizer_, options.chat, options.field),
+      blocks_(files, std::move(inputs), tokenizer_, options.separator, begin) {
+  if (!tokenizer_->end_of_text()) {
+    throw_user_error("the tokenizer names no end-of-text token, which closes each document",
+                     "name one in its tokenizer_config.json (eos_token), or take another tokenizer");
+  }
+  end_of_text_ = *tokenizer_->end_of_text();
+  const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : cores;
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+TextEncoder::~TextEncoder() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void TextEncoder::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || !waiting_.empty(); });
+    if (stop_) return;
+    auto [number, block] = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    Result result;
+    try {
+      result.block = encode(block);
+    } catch (...) {
+      result.error = std::current_exception();
+    }
+    lock.lock();
+    ready_.emplace(number, std::move(result));
+    changed_.notify_all();
+  }
+}
+
+// Keeps every thread busy, and memory bounded: so many blocks are on their way at most.
+void TextEncoder::read_ahead() {
+  const auto most = static_cast<int64_t>(2 * threads_.size() + 1);
+  while (!exhausted_ && given_ - taken_ < most) {
+    Result failed;
+    try {
+      auto block = blocks_.next();
+      if (!block) {
+        exhausted_ = true;
+        return;
+      }
+      const std::lock_guard lock(mutex_);
+      waiting_.emplace_back(given_++, std::move(*block));
+      changed_.notify_all();
+      continue;
+    } catch (...) {
+      failed.error = std::current_exception();
+    }
+    exhausted_ = true;
+    const std::lock_guard lock(mutex_);
+    ready_.emplace(given_++, std::move(failed));  // comes out behind what was read before
+  }
+}
+
+std::optional<EncodedBlock> TextEncoder::next() {
+  read_ahead();
+  if (taken_ == given_) return std::nullopt;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ready_.contains(taken_); });
+  Result result = std::move(ready_.extract(taken_++).mapped());
+  lock.unlock();
+  if (result.error) std::rethrow_exception(std::exchange(result.error, nullptr));
+  return std::move(result.block);
+}
+
+EncodedBlock TextEncoder::encode(const TextBlock& block) const {
+  EncodedBlock out;
+  out.input_bytes = block.input_bytes;
+  out.after = block.after;
+  if (block.kind == InputKind::text)
+    encode_text(block, out);
+  else
+    encode_lines(block, out);
+  return out;
+}
+
+void TextEncoder::end_document(bool learned, EncodedBlock& out) const {
+  out.ids.push_back(end_of_text_);
+  out.stretches.push_back({1, learned, true});
+}
+
+void TextEncoder::encode_text(const TextBlock& block, EncodedBlock& out) const {
+  for (const TextBlock::Stretch& stretch : block.stretches) {
+    const std::string_view text =
+        std::string_view(block.bytes).substr(stretch.begin, stretch.end - stretch.begin);
+    const size_t before = out.ids.size();
+    tokenizer_->encode(text, out.ids, {.continuation = stretch.continued});
+    out.stretches.push_back({.tokens = out.ids.size() - before});
+    if (stretch.ends_document && (stretch.continued || !text.empty())) end_document(true, out);
+  }
+}
+
+void TextEncoder::encode_lines(const TextBlock& block, EncodedBlock& out) const {
+  const std::string_view bytes = block.bytes;
+  int64_t number = block.first_line;
+  for (size_t begin = 0; begin < bytes.size(); ++number) {
+    const size_t end = std::min(bytes.find('\n', begin), bytes.size());
+    std::string_view line = bytes.substr(begin, end - begin);
+    begin = end + 1;
+    if (number == 1 && line.starts_with("\xef\xbb\xbf")) line.remove_prefix(3);  // a byte order mark
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    TextRecord record;
+    try {
+      record = records_.read(line);
+    } catch (const Error& error) {
+      const std::string told = fmt::format("{}:{}: {}", block.path, number, error.message());
+      if (!options_.skip_bad) throw_user_error(told, error.hint());
+      if (out.bad_lines.size() < told_bad_lines) out.bad_lines.push_back(told);
+      ++out.bad_line_count;
+      continue;
+    }
+    for (size_t i = 0; i < record.parts.size(); ++i) {
+      const TextPart& part = record.parts[i];
+      const size_t before = out.ids.size();
+      tokenizer_->encode(part.text, out.ids, {.special_tokens = part.special, .continuation = i > 0});
+      out.stretches.push_back({.tokens = out.ids.size() - before, .learned = part.learned});
+    }
+    if (!record.parts.empty()) end_document(record.end_learned, out);
+  }
+}
+
+}  // namespace athanor
