@@ -52,10 +52,11 @@ bool JsonFields::boolean(const Json& object, const char* name, bool missing) con
   return value->get<bool>();
 }
 
-int32_t JsonFields::id(const Json& value, const std::string& what) const {
+int32_t JsonFields::id(const Json& value, const std::string& content) const {
   constexpr int64_t largest = (int64_t{1} << 31) - 2;
   if (!value.is_number_integer() || value < 0 || value > largest) {
-    refuse(fmt::format("the id of {} should be a whole number from 0 to {}", what, largest));
+    refuse(fmt::format("the id of the token \"{}\" should be a whole number from 0 to {}", shortened(content),
+                       largest));
   }
   return value.get<int32_t>();
 }

@@ -33,7 +33,8 @@ class JsonFields {
   // With `missing`, the field may be missing or null.
   std::string string(const Json& object, const char* name, const char* missing = nullptr) const;
   bool boolean(const Json& object, const char* name, bool missing) const;
-  int32_t id(const Json& value, const std::string& what) const;
+  // The id of the token `content`.
+  int32_t id(const Json& value, const std::string& content) const;
   // The component in a field; if it is a Sequence, those of its field `list`, in order.
   std::vector<const Json*> components(const Json& object, const char* name, const char* list) const;
   std::string type_of(const Json& component) const { return string(component, "type"); }

@@ -8,9 +8,10 @@ namespace athanor {
 
 void TokenLists::read_vocabulary(const JsonFields& fields, const Json& vocabulary) {
   if (!vocabulary.is_object()) fields.refuse("the vocabulary should be an object of tokens and ids");
+  ids.reserve(vocabulary.size());
   const size_t most_ids = 2 * vocabulary.size() + 1024;  // gaps are allowed, memory in proportion to the file
   for (const auto& [token, value] : vocabulary.items()) {
-    const int32_t id = fields.id(value, fmt::format("the token \"{}\"", shortened(token)));
+    const int32_t id = fields.id(value, token);
     const auto place = static_cast<size_t>(id);
     if (place >= most_ids) {
       fields.refuse(fmt::format("token \"{}\" has the id {}, but there are {} tokens", shortened(token), id,

@@ -26,7 +26,7 @@ AddedToken read_added_token(const JsonFields& fields, const Json& value) {
   added.content = fields.string(value, "content");
   const std::string name = fmt::format("the added token \"{}\"", shortened(added.content));
   if (id == nullptr) fields.refuse(name + " has no id");
-  added.id = fields.id(*id, name);
+  added.id = fields.id(*id, added.content);
   if (fields.boolean(value, "single_word", false))
     fields.unsupported(fmt::format("\"single_word\" of {}", name));
   added.left_strip = fields.boolean(value, "lstrip", false);
