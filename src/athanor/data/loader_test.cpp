@@ -248,6 +248,7 @@ TEST(Loader, PositionIsOneCounter_P58_RanksGoOnWhereEachOfThemWas) {
   for (const auto& samples : {sample_set(std::make_shared<Counting>(1000)), uneven_mix()}) {
     TrainingRun whole{samples, constant(20), 5, ""};
     whole.train(5);
+    for (size_t i = 0; i < 100; ++i) EXPECT_EQ(whole.used[i], static_cast<int64_t>(i));
     TrainingRun broken{samples, constant(20), 5, ""};
     broken.train(2);
     broken.train(1);
