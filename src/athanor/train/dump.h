@@ -23,7 +23,7 @@ class TensorDump {
   // them, and parameters that are part of a merged tensor. The key is the logical name, with ".micro_batch.M"
   // and, where the name itself has no layer, ".layer.L" and, for a part of a loop, ".chunk.I" behind it. Of a
   // tensor that is written several times, such as a gradient that is added to, the last state stays.
-  void observe(const StepProgram& program, const Observation& observation);
+  void observe(const StepProgram& program, const Observation& seen);
   // Writes what was taken; returns the number of tensors.
   int64_t write(FileEnvironment& files, const std::string& path) const;
 
