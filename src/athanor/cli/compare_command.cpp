@@ -52,7 +52,7 @@ std::vector<std::string> names_of(const std::vector<std::string>& folders) {
 }
 
 std::string shortened(const std::string& value) {
-  const std::string text = printable(value);
+  std::string text = printable(value);
   if (display_width(text) <= widest_value) return text;
   return fmt::format("{}...", fit_to_width(text, widest_value - 3));
 }
