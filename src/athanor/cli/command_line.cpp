@@ -159,7 +159,7 @@ class CommandLine {
   void add_compare() {
     CLI::App* command =
         add_command("compare", "Show the losses of runs side by side, as a table and a chart.");
-    command->add_option("RUN", compare_.runs, "folders of two or more runs")->required()->type_name("...");
+    command->add_option("RUN", compare_.runs, "folders of two or more runs")->required()->type_name("");
     command
         ->add_option("--by", compare_.by, "step (default), tokens or seconds: what the runs are laid along")
         ->type_name("NAME");
@@ -169,7 +169,7 @@ class CommandLine {
   }
 
   void add_tokenizer() {
-    tokenizer_ = add_command("tokenizer", "Turn text into tokens and back.");
+    tokenizer_ = add_command("tokenizer", "Turn text into tokens and back; learn how.");
     tokenizer_->require_subcommand(1);
     const auto add = [&](const std::string& name, const std::string& about,
                          void (*action)(const TokenizerArguments&)) {
@@ -204,6 +204,47 @@ class CommandLine {
                      "show special tokens; default: leave them out");
     CLI::App* show = add("show", "Print what a tokenizer is.", tokenizer_show_command);
     add_text(show, "also show the tokens of this text");
+    add_tokenizer_train();
+  }
+
+  void add_tokenizer_train() {
+    CLI::App* command = tokenizer_->add_subcommand("train", "Learn a tokenizer from text.");
+    TokenizerTrainArguments& arguments = tokenizer_train_;
+    command
+        ->add_option("TEXT", arguments.inputs,
+                     "texts, JSON lines (.jsonl), folders and patterns of them; -: standard input")
+        ->required()
+        ->type_name("");
+    command
+        ->add_option("--vocabulary", arguments.vocabulary,
+                     "tokens in all: 256 bytes, learned ones, special ones")
+        ->required()
+        ->type_name("N");
+    command->add_option("-o,--output", arguments.output, "the tokenizer.json to write")
+        ->required()
+        ->type_name("FILE");
+    command
+        ->add_option("--pattern", arguments.pattern, "how text is cut into words: gpt2 (default) or llama3")
+        ->type_name("NAME");
+    command
+        ->add_option("--special", arguments.special_tokens,
+                     "special token; may be repeated, the first ends a text; default: <|endoftext|>")
+        ->type_name("TEXT")
+        ->allow_extra_args(false);
+    command
+        ->add_option("--separator", arguments.separator,
+                     "a line of a text that equals it ends a document; default: a file is one document")
+        ->type_name("LINE");
+    command->add_option("--field", arguments.field, "member of JSON lines that holds the text; default: text")
+        ->type_name("NAME");
+    command
+        ->add_option("--memory", arguments.memory,
+                     "limit in bytes, also as 500M or 4G: words that do not fit are counted on disk, beside "
+                     "the output; default: half of what is free")
+        ->type_name("BYTES");
+    command->add_option("--threads", arguments.threads, "default: all cores; the result is the same")
+        ->type_name("N");
+    on(command, [this] { tokenizer_train_command(tokenizer_train_); });
   }
 
   void add_import() {
@@ -351,6 +392,7 @@ class CommandLine {
   ExportArguments export_;
   DataBuildArguments data_build_;
   DataInspectArguments data_inspect_;
+  TokenizerTrainArguments tokenizer_train_;
   HelpOptionsArguments help_options_;
   std::vector<std::pair<CLI::App*, std::function<void()>>> actions_;
 };

@@ -103,6 +103,19 @@ struct DataInspectArguments {
 };
 void data_inspect_command(const DataInspectArguments& arguments);
 
+struct TokenizerTrainArguments {
+  std::vector<std::string> inputs;  // texts, JSON lines, folders and patterns of them; "-": standard input
+  int64_t vocabulary = 0;           // tokens
+  std::string output;               // the tokenizer.json
+  std::string pattern = "gpt2";     // or llama3
+  std::string memory;               // bytes, with suffix k, M or G; empty: half of what is free
+  int64_t threads = 0;              // 0: all cores
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};
+  std::string separator;       // a line that ends a document; empty: none
+  std::string field = "text";  // of JSON lines
+};
+void tokenizer_train_command(const TokenizerTrainArguments& arguments);
+
 struct HelpOptionsArguments {
   std::string group;  // empty: all
   bool markdown = false;

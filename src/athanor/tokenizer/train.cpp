@@ -86,7 +86,7 @@ void check(const TokenizerTrainingOptions& options) {
                        "give it a text of several characters that no document has, such as <|endoftext|>");
     }
     if (!seen.insert(token).second) {
-      throw_user_error(fmt::format("the special token '{}' is given twice", token));
+      throw_user_error(fmt::format("the special token '{}' is given twice", token), "give each once");
     }
   }
   const auto least = static_cast<int64_t>(256 + options.special_tokens.size());
