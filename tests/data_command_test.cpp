@@ -66,6 +66,7 @@ TEST_F(DataCommand, BuildsInspectsAndTrains) {
   EXPECT_NE(built.output.find("out/d.train.tokens: "), std::string::npos) << built.output;
   EXPECT_NE(built.output.find("420 documents"), std::string::npos) << built.output;
   EXPECT_TRUE(exists("out/d.tokenizer.json"));
+  EXPECT_FALSE(exists("out/d.building"));
   const ProgramResult seen =
       expect_done({"data", "inspect", "out/d.train.tokens", "--tokenizer", "out/d.tokenizer.json"});
   for (const char* part : {"version 2", "not learned", "damaged     no", "In the beginning line"})

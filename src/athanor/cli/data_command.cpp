@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <optional>
+#include <filesystem>
+#include <memory>
+#include <system_error>
 
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
@@ -68,6 +70,7 @@ BuildOptions build_options(FileEnvironment& files, const DataBuildArguments& arg
   }
   options.tokenizer = open_tokenizer(files, arguments.tokenizer);
   options.inputs = find_all(files, arguments.inputs);
+  options.lock = [](const std::string& folder) { return std::make_shared<const FolderLock>(folder); };
   return options;
 }
 
@@ -92,6 +95,8 @@ void data_build_command(const DataBuildArguments& arguments) {
                                        format_exact(now.tokens))});
   });
   bar->finish();
+  std::error_code kept;  // with a file of somebody else in it the folder stays
+  std::filesystem::remove(work_folder(options), kept);
   std::string text;
   if (report.resumed_bytes > 0) {
     text += fmt::format("went on behind {} bytes of a build that had been stopped\n",

@@ -14,6 +14,8 @@ namespace {
 __extension__ using Wide = unsigned __int128;
 
 constexpr int64_t largest_total = int64_t{1} << 53;
+constexpr int64_t mark_distance = 4096;
+constexpr size_t most_marks = 50;
 
 struct Decimal {
   int64_t digits = 0;
@@ -158,7 +160,10 @@ size_t BlendOrder::next(const Cursor& cursor) const {
 }
 
 void BlendOrder::move_to(int64_t n) const {
-  if (cursor_.n > n) cursor_ = known_;
+  if (cursor_.n > n) {
+    while (!marks_.empty() && marks_.back().n > n) marks_.pop_back();
+    cursor_ = marks_.empty() ? known_ : marks_.back();
+  }
   const int64_t periods = n / total_;
   if (cursor_.n > n || periods * total_ > cursor_.n) {
     cursor_.n = periods * total_;
@@ -166,7 +171,9 @@ void BlendOrder::move_to(int64_t n) const {
   }
   while (cursor_.n < n) {
     ++cursor_.counts[next(cursor_)];
-    ++cursor_.n;
+    if (++cursor_.n % mark_distance != 0 || (!marks_.empty() && marks_.back().n >= cursor_.n)) continue;
+    marks_.push_back(cursor_);
+    if (marks_.size() > most_marks) marks_.pop_front();
   }
 }
 

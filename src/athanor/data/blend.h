@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <span>
 #include <string>
@@ -40,7 +41,8 @@ class BlendOrder {
 
   const std::vector<int64_t>& weights() const { return weights_; }
   // Place n >= 0. Going on from the place before costs one step; anywhere else as many as there are from what
-  // is known or from the last multiple of the sum of weights, where all begins anew.
+  // is known, from the last multiple of the sum of weights, where all begins anew, or, within 200,000 places
+  // of the furthest one, from a mark at most 4,096 places before.
   Draw draw(int64_t n) const;
   // Draws of each source among the first n.
   std::vector<int64_t> counts(int64_t n) const;
@@ -62,6 +64,7 @@ class BlendOrder {
   Cursor known_;
   mutable std::mutex mutex_;
   mutable Cursor cursor_;
+  mutable std::deque<Cursor> marks_;  // on the way here, rising
 };
 
 }  // namespace athanor

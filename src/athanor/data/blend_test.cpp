@@ -107,6 +107,15 @@ TEST(BlendOrder, AnyPlaceInAnyOrder) {
     const int64_t n = i * 211 % 500;
     EXPECT_EQ(other.draw(n), draws[static_cast<size_t>(n)]) << n;
   }
+  // So many that the sum of weights is never reached, forth and back.
+  const BlendOrder wide(whole({"0.3", "1e-9", "0.7"}));
+  std::vector<std::vector<int64_t>> counts;
+  for (int64_t n = 0; n < 300'000; n += 1000) counts.push_back(wide.counts(n));
+  for (const int64_t n : {299'000, 298'000, 100'000, 250'000, 4000, 4096 * 3, 299'000, 0}) {
+    const auto found = wide.counts(n / 1000 * 1000);
+    EXPECT_EQ(found, counts[static_cast<size_t>(n / 1000)]) << n;
+    EXPECT_TRUE(wide.possible(n / 1000 * 1000, found));
+  }
   // Far away it begins anew every 23 places.
   constexpr int64_t far = int64_t{1} << 60;
   const int64_t periods = far / 23;

@@ -62,7 +62,8 @@ class Build {
 
   BuildReport run() {
     refuse_existing();
-    files_.make_directories(parent_directory(options_.output));
+    files_.make_directories(work_folder(options_));
+    const auto lock = options_.lock ? options_.lock(work_folder(options_)) : nullptr;
     resume();
     encode();
     write_parts();
@@ -72,9 +73,7 @@ class Build {
   }
 
  private:
-  std::string work_path(const std::string& what) const {
-    return fmt::format("{}.building-{}", options_.output, what);
-  }
+  std::string work_path(const std::string& what) const { return join_path(work_folder(options_), what); }
   std::string segment_path(size_t number) const { return work_path(fmt::format("{:06}.tokens", number)); }
   std::string note_path(size_t number) const { return work_path(fmt::format("{:06}.note", number)); }
 
@@ -155,10 +154,8 @@ class Build {
   void remove_work() {
     remove_segments_from(0);
     files_.remove(work_path("plan"));
-    const std::string folder = parent_directory(options_.output);
-    const std::string stem = work_path("").substr(work_path("").rfind('/') + 1);
-    for (const std::string& name : files_.list(folder)) {  // of builds that were killed
-      if (name.starts_with(stem) && is_temporary_name(name)) files_.remove(join_path(folder, name));
+    for (const std::string& name : files_.list(work_folder(options_))) {  // of builds that were killed
+      if (is_temporary_name(name)) files_.remove(work_path(name));
     }
   }
 
@@ -313,6 +310,10 @@ class Build {
 };
 
 }  // namespace
+
+std::string work_folder(const BuildOptions& options) {
+  return options.output + ".building";
+}
 
 BuildReport build_dataset(FileEnvironment& files, const BuildOptions& options,
                           const std::function<void(const BuildProgress&)>& progress) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "athanor/base/file_environment.h"
+#include "athanor/base/folder_lock.h"
 #include "athanor/data/input_files.h"
 #include "athanor/data/text_encoder.h"
 #include "athanor/data/token_source.h"
@@ -32,6 +33,8 @@ struct BuildOptions {
   DocumentSplit split;
   bool overwrite = false;                     // files of before
   int64_t segment_bytes = int64_t{64} << 20;  // of text
+  // Takes sole use of the work folder until what it returns is gone, or throws.
+  std::function<std::shared_ptr<const FolderLock>(const std::string& folder)> lock = {};
 };
 
 struct BuildProgress {
@@ -52,6 +55,9 @@ struct BuildReport {
   std::string tokenizer_path;          // a copy of the tokenizer; empty for bytes
   int64_t resumed_bytes = 0;
 };
+
+// Its work folder, which is empty after a build.
+std::string work_folder(const BuildOptions& options);
 
 // Writes PREFIX.tokens, or PREFIX.train.tokens, PREFIX.validation.tokens and PREFIX.test.tokens where there
 // is a split (.bin and .idx for the format of Megatron), and PREFIX.tokenizer.json. Refuses existing ones

@@ -75,11 +75,8 @@ class BuildTest : public testing::Test {
   }
   BuildReport build() { return build(files_); }
   std::vector<std::string> leftovers() {
-    std::vector<std::string> names;
-    for (const std::string& name : files_.list(".")) {
-      if (name.find(".building-") != std::string::npos) names.push_back(name);
-    }
-    return names;
+    const std::string folder = work_folder(options_);
+    return files_.exists(folder) ? files_.list(folder) : std::vector<std::string>();
   }
 
   MemoryFileEnvironment files_;
