@@ -273,9 +273,11 @@ class Build {
           fmt::format("the texts hold no document ({} bytes in {} files)", total_bytes_, inputs_.size()),
           "give files with text in them");
     }
-    for (const auto& [part, prefix] : parts()) {
+    for (const auto& entry : parts()) {
+      const DocumentSplit::Part part = entry.first;
+      const std::string& prefix = entry.second;
       BuildReport::Part written{.path = prefix};
-      const auto fill = [&, part = part](auto& writer) {
+      const auto fill = [&](auto& writer) {
         write_documents(part, writer, written.documents);
         written.tokens = writer.token_count();
         if (written.documents > 0) return;

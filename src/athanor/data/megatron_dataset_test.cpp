@@ -283,6 +283,35 @@ TEST(MegatronDataset, AFailedWriteLeavesWhatWasThere) {
   EXPECT_EQ(MegatronDataset::open(memory, "x", any)->identity(), before);
 }
 
+// Files that megatron-core itself wrote (tools/reference/make_indexed_datasets.py).
+TEST(MegatronDataset, FilesOfMegatronAreRead) {
+  const std::string folder = ATHANOR_SOURCE_DIR "/tests/data/megatron/";
+  for (const char* name : {"documents_u16", "documents_i32"}) {
+    const auto data = MegatronDataset::open(system_files(), folder + name, any);
+    EXPECT_EQ(data->sequence_count(), 4);
+    ASSERT_EQ(data->document_count(), 3);
+    EXPECT_THAT(read(*data, 0, data->token_count()), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 50256));
+    EXPECT_EQ(data->document(1).begin, 3);
+    EXPECT_EQ(data->document(1).end, 8);
+  }
+  EXPECT_THAT(error_of([&] { MegatronDataset::open(system_files(), folder + "modes", any); }),
+              HasSubstr("sequence 1 has the mode 1"));
+  // And ours are the same bytes.
+  MemoryFileEnvironment files;
+  write_megatron_dataset(files, "x", 50'257, [](MegatronWriter& writer) {
+    writer.append(std::vector<int32_t>{1, 2, 3});
+    writer.end_document();
+    writer.append(std::vector<int32_t>{4, 5});
+    writer.end_sequence();
+    writer.append(std::vector<int32_t>{6, 7, 8});
+    writer.end_document();
+    writer.append(std::vector<int32_t>{50256});
+  });
+  for (const char* ending : {".bin", ".idx"})
+    EXPECT_EQ(contents(files, std::string("x") + ending),
+              contents(system_files(), folder + "documents_u16" + ending));
+}
+
 // A sparse file: 2.5 thousand million tokens, of which a few are written, at its very end and around 2^31.
 TEST(MegatronDataset, FiveGigabytes_P47_OffsetsStay64Bit) {
   const TemporaryFolder folder;
