@@ -15,6 +15,11 @@ TEST(RunProgress, TextReadsBack) {
   const RunProgress progress{12, 10, int64_t{1} << 40, int64_t{1} << 52, int64_t{1} << 41};
   EXPECT_EQ(parse_run_progress(to_text(progress)), progress);
   EXPECT_EQ(parse_run_progress(to_text(RunProgress{})), RunProgress{});
+  // Begun with the optimizer's state of another run; without one the text is that of earlier versions.
+  RunProgress continued = progress;
+  continued.earlier_updates = 7;
+  EXPECT_EQ(parse_run_progress(to_text(continued)), continued);
+  EXPECT_EQ(to_text(continued), to_text(progress) + "earlier_updates 7\n");
 }
 
 TEST(RunProgress, OtherTextIsRefused) {
@@ -28,6 +33,11 @@ TEST(RunProgress, OtherTextIsRefused) {
   EXPECT_THROW(parse_run_progress(to_text(RunProgress{3, 4, 12, 48})), Error);  // more updates than steps
   EXPECT_THROW(parse_run_progress(to_text(RunProgress{3, 2, -1, 48})), Error);
   EXPECT_THROW(parse_run_progress("step 99999999999999999999\n"), Error);
+  for (const char* more :
+       {"earlier_updates", "earlier_updates 0\n", "earlier_updates -1\n", "updates 7\n",
+        "earlier_updates 7\nearlier_updates 7\n", "earlier_updates 99999999999999999999\n"}) {
+    EXPECT_THROW(parse_run_progress(good + more), Error) << more;
+  }
 }
 
 class RunStateTest : public testing::TestWithParam<Precision> {
