@@ -9,7 +9,6 @@
 #include "athanor/cli/model_source.h"
 #include "athanor/hugging_face/exchange.h"
 #include "athanor/observe/format.h"
-#include "athanor/tokenizer/open_tokenizer.h"
 #include "athanor/tokenizer/tokenizer_files.h"
 
 namespace athanor {
@@ -55,15 +54,12 @@ int64_t bytes_of_argument(const std::string& text) {
 // The source's tokenizer as the text of a tokenizer.json, and the ids it begins and ends texts with, where
 // the source does not say others.
 std::string take_tokenizer(FileEnvironment& files, ModelSource& source, std::string& notes) {
-  if (source.tokenizer.empty() && source.tokenizer_json.empty()) {
-    notes += "note: there is no tokenizer to go with it\n";
-    return {};
-  }
   try {
-    const auto tokenizer = source.tokenizer_json.empty()
-                               ? open_tokenizer(files, source.tokenizer)
-                               : std::make_shared<const Tokenizer>(
-                                     read_tokenizer_json(source.tokenizer_json, source.weights->path()));
+    const auto tokenizer = tokenizer_of(files, source);
+    if (!tokenizer) {
+      notes += "note: there is no tokenizer to go with it\n";
+      return {};
+    }
     if (source.tokens == SpecialTokenIds{}) {
       if (const auto id = tokenizer->beginning_of_text()) source.tokens.begin = {*id};
       if (const auto id = tokenizer->end_of_text()) source.tokens.end = {*id};

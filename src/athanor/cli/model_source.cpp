@@ -12,6 +12,8 @@
 #include "athanor/cli/option_value.h"
 #include "athanor/cli/run_folder.h"
 #include "athanor/hugging_face/weights.h"
+#include "athanor/tokenizer/open_tokenizer.h"
+#include "athanor/tokenizer/tokenizer_files.h"
 #include "athanor/train/run_state.h"
 
 namespace athanor {
@@ -185,6 +187,14 @@ ModelSource describe_model_source(FileEnvironment& files, const std::string& pat
   return open_model_source(files, path);
 }
 
+std::shared_ptr<const Tokenizer> tokenizer_of(FileEnvironment& files, const ModelSource& source) {
+  if (!source.tokenizer_json.empty()) {
+    return std::make_shared<const Tokenizer>(read_tokenizer_json(
+        source.tokenizer_json, fmt::format("the tokenizer in {}", source.weights->path())));
+  }
+  return source.tokenizer.empty() ? nullptr : open_tokenizer(files, source.tokenizer);
+}
+
 std::string model_toml(const ModelConfig& model) {
   RunConfiguration run;
   run.options.model = model;
@@ -200,7 +210,11 @@ void load_run_options(RunConfiguration& run, FileEnvironment& files, const std::
                       const std::vector<std::string>& settings) {
   const auto source_text = [&](const std::string& path) {
     const ModelSource source = describe_model_source(files, path);
-    return model_toml(source.model);
+    std::string text = model_toml(source.model);
+    if (!source.tokenizer.empty()) {
+      text += fmt::format("\n[data]\ntokenizer = {}\n", quote_toml(source.tokenizer));
+    }
+    return text;
   };
   load_options(run.table, files,
                {.file = file,
@@ -213,7 +227,12 @@ void load_run_options(RunConfiguration& run, FileEnvironment& files, const std::
 InitialWeights open_initial_weights(FileEnvironment& files, const RunOptions& options) {
   ModelSource source = open_model_source(files, options.init_from);
   InitialWeights initial{
-      .reader = std::move(source.weights), .updates = source.updates, .notes = source.notes};
+      .reader = source.weights, .updates = source.updates, .tokenizer = {}, .notes = source.notes};
+  try {
+    if (const auto tokenizer = tokenizer_of(files, source)) initial.tokenizer = tokenizer->identity();
+  } catch (const Error& error) {
+    initial.notes.push_back(fmt::format("the tokenizer of the weights is not known: {}", error.message()));
+  }
   const auto notes = compare_models(options.init_from, source.model, options.model);
   initial.notes.insert(initial.notes.end(), notes.begin(), notes.end());
   return initial;

@@ -16,6 +16,7 @@
 #include "athanor/cli/run_options.h"
 #include "athanor/hugging_face/config.h"
 #include "athanor/model/config.h"
+#include "athanor/tokenizer/tokenizer.h"
 #include "athanor/train/trainer.h"
 
 namespace athanor {
@@ -35,6 +36,9 @@ struct ModelSource {
 ModelSource open_model_source(FileEnvironment& files, const std::string& path);
 // The model and the tokenizer only; reads no weights.
 ModelSource describe_model_source(FileEnvironment& files, const std::string& path);
+
+// The tokenizer of a source; null if it has none. User error for one that is not understood.
+std::shared_ptr<const Tokenizer> tokenizer_of(FileEnvironment& files, const ModelSource& source);
 
 // Every model.* option as a TOML table.
 std::string model_toml(const ModelConfig& model);

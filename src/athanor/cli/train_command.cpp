@@ -38,6 +38,13 @@ void load_resumed(RunConfiguration& run, FileEnvironment& files, const std::stri
       run.table.apply_setting(setting);
     }
   }
+  // Where its tokenizer came from may be gone; the run has a copy.
+  const std::string kept = join_path(folder, "tokenizer.json");
+  std::string& tokenizer = run.options.data.tokenizer;
+  if (tokenizer != "bytes" && !files.exists(tokenizer) && files.exists(kept)) {
+    tokenizer = kept;
+    run.table.at("data.tokenizer").may_change();
+  }
   set_run_folder(run.options, folder);
   run.options.resume = true;
 }

@@ -152,6 +152,12 @@ class Run {
           fmt::format("train.init_optimizer: '{}' has no optimizer state", initial.reader->path()),
           "only checkpoints of runs have it; without train.init_optimizer the state begins fresh");
     }
+    if (initial.tokenizer && data_.tokenizer && data_.tokenizer->identity() != *initial.tokenizer) {
+      context_.terminal.message(
+          MessageKind::warning,
+          fmt::format("the data's tokenizer is not that of the weights in {}: the same ids mean other texts",
+                      initial.reader->path()));
+    }
     initialise_from(engine_, *initial.reader, options_.init_optimizer);
     if (options_.init_optimizer) progress_.earlier_updates = initial.updates;
     note(fmt::format(

@@ -26,8 +26,9 @@ struct TrainOutcome {
 // What a run begins with instead of random weights.
 struct InitialWeights {
   std::shared_ptr<const WeightReader> reader;
-  int64_t updates = 0;             // that the optimizer's state there has seen; 0: there is none
-  std::vector<std::string> notes;  // lines to print
+  int64_t updates = 0;                     // that the optimizer's state there has seen; 0: there is none
+  std::optional<uint32_t> tokenizer = {};  // identity of the one they were trained with, where it is known
+  std::vector<std::string> notes;          // lines to print
 };
 
 // What a run needs from outside. `check_resume` is given the configuration a checkpoint was saved with and
