@@ -74,6 +74,7 @@ TEST_F(ProgramTest, EveryCommandHasHelp) {
                                                   {"train"},
                                                   {"show"},
                                                   {"generate"},
+                                                  {"evaluate"},
                                                   {"help"},
                                                   {"help", "options"},
                                                   {"version"}}) {
@@ -189,7 +190,7 @@ TEST_F(ProgramTest, ShowsModelsOfAnySizeWithoutRunningThem) {
     EXPECT_EQ(result.exit_code, 0) << topic << ": " << result.errors;
     EXPECT_GT(result.output.size(), 100u) << topic;
   }
-  for (const char* program : {"train", "validate", "predict"}) {
+  for (const char* program : {"train", "validate", "prefill", "decode"}) {
     const ProgramResult result = run({"show", "step", "--program", program, "--set", "model.base=tiny-llama",
                                       "--set", "data.sequence_length=64"});
     EXPECT_EQ(result.exit_code, 0) << result.errors;
@@ -272,49 +273,6 @@ TEST_F(ProgramTest, ATimeLimitSavesAndEndsWell) {
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_NE(result.output.find("--resume runs/long"), std::string::npos) << result.output;
   EXPECT_FALSE(system_files().list(folder_.path("runs/long/checkpoints")).empty());
-}
-
-TEST_F(ProgramTest, GeneratesTheSameTextForTheSameSeed) {
-  expect_refused({"generate"}, "there is no run in runs", "");
-  ASSERT_EQ(run(tiny("demo")).exit_code, 0);
-  const auto generate = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), {"generate", "runs/demo", "--prompt", "In the", "--length", "40"});
-    return run(more);
-  };
-  const ProgramResult first = generate({});
-  EXPECT_EQ(first.exit_code, 0) << first.errors;
-  EXPECT_EQ(first.output.substr(0, 6), "In the");
-  EXPECT_GT(first.output.size(), 20u);
-  EXPECT_EQ(generate({"--threads", "2"}).output, first.output);
-  EXPECT_NE(generate({"--seed", "1"}).output, first.output);
-  EXPECT_EQ(generate({"--temperature", "0", "--seed", "1"}).output, generate({"--temperature", "0"}).output);
-  expect_refused({"generate", "--length", "-1"}, "sample.length = -1", "sample.length");
-  expect_refused({"generate", "--temperature", "hot"}, "sample.temperature", "sample.temperature");
-}
-
-TEST_F(ProgramTest, ComparesRuns) {
-  ASSERT_EQ(run(tiny("small", {"train.learning_rate=0.001"})).exit_code, 0);
-  ASSERT_EQ(run(tiny("large", {"train.learning_rate=0.002"})).exit_code, 0);
-  const ProgramResult result = run({"compare", "runs/small", "runs/large", "--by", "tokens"});
-  EXPECT_EQ(result.exit_code, 0) << result.errors;
-  for (const char* part :
-       {"small", "large", "train, best", "train.learning_rate  0.001  0.002", "compare.svg"}) {
-    EXPECT_NE(result.output.find(part), std::string::npos) << part << " is not in\n" << result.output;
-  }
-  EXPECT_EQ(result.output.find("note:"), std::string::npos);
-  EXPECT_EQ(read("compare.svg").substr(0, 4), "<svg");
-
-  expect_refused({"compare", "runs/small"}, "2 to 8 runs, not 1", "folders");
-  expect_refused({"compare", "runs/small", "runs/smell"}, "runs/smell holds no run", "runs/small");
-  expect_refused({"compare", "runs/small", "runs/large", "--by", "hours"}, "--by hours", "seconds");
-  expect_refused({"compare", "runs/small", "runs/large", "--output", "nowhere/x.svg"}, "nowhere/x.svg", "");
-  const std::string metrics = read("runs/large/metrics.jsonl");
-  write("runs/large/metrics.jsonl", metrics + "{\"step\":7,\"los\n");
-  const ProgramResult damaged = run({"compare", "runs/small", "runs/large"});
-  EXPECT_EQ(damaged.exit_code, 0) << damaged.errors;
-  EXPECT_NE(damaged.output.find("note: 1 lines of large are damaged"), std::string::npos) << damaged.output;
-  write("runs/large/metrics.jsonl", std::string(1000, '\0'));
-  expect_refused({"compare", "runs/small", "runs/large"}, "runs/large has no loss to compare", "");
 }
 
 }  // namespace

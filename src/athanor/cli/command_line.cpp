@@ -40,6 +40,7 @@ class CommandLine {
     add_train();
     add_show();
     add_generate();
+    add_evaluate();
     add_compare();
     add_tokenizer();
     add_import();
@@ -122,7 +123,7 @@ class CommandLine {
         ->required()
         ->type_name("");
     add_configuration(command, show_.configuration);
-    command->add_option("--program", show_.program, "train (default), validate or predict")
+    command->add_option("--program", show_.program, "train (default), validate, prefill or decode")
         ->type_name("NAME");
     command
         ->add_option("--template", show_.template_name,
@@ -131,29 +132,101 @@ class CommandLine {
     on(command, [this] { show_command(show_); });
   }
 
-  void add_generate() {
-    CLI::App* command = add_command("generate", "Write text with the model of a run.");
-    command->add_option("RUN", generate_.run, "folder of the run; default: the latest in runs/")
+  static void add_inference(CLI::App* command, InferenceArguments& arguments) {
+    command
+        ->add_option(
+            "MODEL", arguments.model,
+            "folder of a run (its latest checkpoint), a checkpoint file, an imported folder or one in "
+            "Hugging Face's form; default: the latest run in runs/")
         ->type_name("");
-    const auto shortcut = [&](const std::string& flag, const std::string& option, const std::string& about,
-                              const std::string& type) {
-      command
-          ->add_option_function<std::string>(
-              flag,
-              [this, option](const std::string& value) {
-                generate_.settings.push_back(option + "=" + value);
-              },
-              fmt::format("{} ({})", about, option))
-          ->type_name(type);
+    command
+        ->add_option("--precision", arguments.precision,
+                     "fp32, bf16 or fp16; default: as the weights are kept, fp32 for those of runs")
+        ->type_name("TYPE");
+    command
+        ->add_option("--tokenizer", arguments.tokenizer,
+                     "tokenizer.json or its folder, or bytes; default: the one kept with the model")
+        ->type_name("FILE");
+    command->add_flag("--no-average", arguments.no_average,
+                      "not the averaged weights, where the run has them (optimizer.average_decay)");
+    command->add_option("--threads", arguments.threads, "0: all cores")
+        ->type_name("N")
+        ->check(CLI::Range(0, 4096));
+  }
+
+  void add_generate() {
+    CLI::App* command = add_command("generate", "Write text with a model.");
+    GenerateArguments& a = generate_;
+    add_inference(command, a.inference);
+    const auto count = [&](const char* flag, int64_t& value, const char* about, int64_t least, int64_t most) {
+      command->add_option(flag, value, about)->type_name("N")->check(CLI::Range(least, most));
     };
-    shortcut("--prompt", "sample.prompt", "text to continue", "TEXT");
-    shortcut("--length", "sample.length", "tokens to write", "N");
-    shortcut("--temperature", "sample.temperature", "0: always the likeliest token", "T");
-    shortcut("--top-k", "sample.top_k", "draw among so many likeliest; 0: all", "N");
-    shortcut("--threads", "train.threads", "0: all cores", "N");
-    command->add_option("--seed", generate_.seed, "another seed, another text; default 0")->type_name("N");
-    add_settings(command, generate_.settings);
+    constexpr int64_t many = int64_t{1} << 31;
+    command
+        ->add_option("-p,--prompt", a.prompts,
+                     "text to continue; may be repeated; without one, what standard input holds")
+        ->type_name("TEXT")
+        ->allow_extra_args(false);
+    command
+        ->add_option(
+            "--file", a.file,
+            "prompts: one a line, or JSON lines where the name ends in .jsonl (a string, or an object "
+            "with \"prompt\"); - is standard input")
+        ->type_name("FILE");
+    count("-n,--max-tokens", a.max_tokens, "tokens to write behind each prompt (300)", 0, many);
+    command->add_option("-t,--temperature", a.temperature, "0: always the likeliest token (0.8)")
+        ->type_name("T")
+        ->check(CLI::Range(0.0, 1e6));
+    count("--top-k", a.top_k, "draw among so many likeliest; 0: all (0)", 0, many);
+    command->add_option("--top-p", a.top_p, "draw among the fewest likeliest that have this probability (1)")
+        ->type_name("P")
+        ->check(CLI::Range(1e-12, 1.0));
+    command
+        ->add_option("--seed", a.seed,
+                     "another seed, another text (0); a prompt's text depends on no other prompt")
+        ->type_name("N");
+    command->add_option("--stop", a.stops, "end before this text; may be repeated")
+        ->type_name("TEXT")
+        ->allow_extra_args(false);
+    count("--batch", a.batch, "prompts worked on at a time (8); changes the speed only", 1, 4096);
+    count("--context", a.context, "longest sequence; 0: what the model allows (0)", 0, many);
+    command->add_flag("--special-tokens", a.special_tokens,
+                      "text in prompts that spells a special token becomes it");
+    command->add_flag("--json", a.json, "a line of JSON for each prompt, in their order");
+    command->footer(
+        "One prompt's text is written as it comes; of several each with its prompt, and --- between.\n"
+        "A sequence that has filled the context goes on behind its later half.");
     on(command, [this] { generate_command(generate_); });
+  }
+
+  void add_evaluate() {
+    CLI::App* command = add_command("evaluate", "Measure how well a model predicts texts.");
+    EvaluateArguments& a = evaluate_;
+    add_inference(command, a.inference);
+    const auto count = [&](const char* flag, int64_t& value, const char* about, int64_t least, int64_t most) {
+      command->add_option(flag, value, about)->type_name("N")->check(CLI::Range(least, most));
+    };
+    constexpr int64_t many = int64_t{1} << 50;
+    command
+        ->add_option("--data", a.data,
+                     "text or tokens (as data.train), or the name of a validation set of the model's run; "
+                     "default: all of those")
+        ->type_name("DATA");
+    count("--tokens", a.tokens, "only so many from the beginning; 0: all (0)", 0, many);
+    count("--sequence", a.sequence,
+          "tokens of a window; 0: as trained, or 1024 at most where that is not known (0)", 0,
+          int64_t{1} << 31);
+    count("--stride", a.stride,
+          "tokens a window moves on by, which are those it scores; 0: its length. Smaller ones leave more "
+          "context and take longer (0)",
+          0, int64_t{1} << 31);
+    count("--batch", a.batch, "windows worked on at a time (8); changes the speed only", 1, 65536);
+    command->add_flag("--json", a.json, "a line of JSON for each set");
+    command->footer(
+        "Every token but the first is scored once; tokens that a data file marks as not learned are left "
+        "out.\n"
+        "Bits per byte: the bytes are those of the scored tokens' text; special tokens have none.");
+    on(command, [this] { evaluate_command(evaluate_); });
   }
 
   void add_compare() {
@@ -386,6 +459,7 @@ class CommandLine {
   TrainArguments train_;
   ShowArguments show_;
   GenerateArguments generate_;
+  EvaluateArguments evaluate_;
   CompareArguments compare_;
   TokenizerArguments tokenizer_arguments_;
   ImportArguments import_;

@@ -41,18 +41,38 @@ void train_command(const TrainArguments& arguments);
 struct ShowArguments {
   ConfigurationArguments configuration;
   std::string topic;                         // one of show_topics()
-  std::string program = "train";             // train, validate or predict
+  std::string program = "train";             // train, validate, prefill or decode
   std::optional<std::string> template_name;  // show block: templates whose name begins so
 };
 const std::vector<std::string>& show_topics();
 void show_command(const ShowArguments& arguments);
 
+// Which model a command uses, and how.
+struct InferenceArguments {
+  std::string model;      // see open_model_source; empty: the latest run in runs/
+  std::string precision;  // empty: fp32, or the 16-bit type that the weights are kept in
+  std::string tokenizer;  // see open_tokenizer; empty: the one kept with the model
+  int threads = 0;        // 0: all cores
+  bool no_average = false;
+};
+
 struct GenerateArguments {
-  std::string run;                    // folder of a run; empty: the latest in runs/
-  std::vector<std::string> settings;  // over the options the run was saved with
-  int64_t seed = 0;                   // of the draws
+  InferenceArguments inference;
+  std::vector<std::string> prompts, stops;
+  std::string file;  // of prompts; "-": standard input
+  int64_t max_tokens = 300, top_k = 0, seed = 0, batch = 8, context = 0;
+  double temperature = 0.8, top_p = 1;
+  bool special_tokens = false, json = false;
 };
 void generate_command(const GenerateArguments& arguments);
+
+struct EvaluateArguments {
+  InferenceArguments inference;
+  std::string data;  // file, or name of a validation set; empty: all sets of the model's run
+  int64_t tokens = 0, sequence = 0, stride = 0, batch = 8;
+  bool json = false;
+};
+void evaluate_command(const EvaluateArguments& arguments);
 
 struct CompareArguments {
   std::vector<std::string> runs;       // folders

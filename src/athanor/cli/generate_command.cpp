@@ -1,92 +1,226 @@
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "athanor/base/error.h"
-#include "athanor/checkpoint/checkpoint.h"
 #include "athanor/cli/commands.h"
-#include "athanor/cli/option_files.h"
-#include "athanor/cli/run_folder.h"
-#include "athanor/cli/run_options.h"
+#include "athanor/cli/inference.h"
 #include "athanor/observe/format.h"
-#include "athanor/tokenizer/open_tokenizer.h"
 #include "athanor/train/generate.h"
-#include "athanor/train/run_state.h"
+#include "athanor/train/interrupt.h"
+#include "athanor/train/stop_text.h"
 
 namespace athanor {
 namespace {
 
-constexpr int64_t default_length = 300;  // tokens, for runs that wrote no sample
+constexpr int64_t largest_input = int64_t{1} << 30;  // bytes of prompts
 
-// What a terminal may be sent: line breaks and tabs, and no other control character.
-void show(const std::string& text) {
-  std::string stretch;
-  for (const char character : text) {
-    if (character != '\n' && character != '\t') {
-      stretch += character;
-      continue;
+std::string read_standard_input() {
+  std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+// A JSON string, or an object with one named "prompt".
+std::string prompt_in(const std::string& line, const std::string& path, size_t number) {
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  const auto* value = &json;
+  if (json.is_object() && json.contains("prompt")) value = &json["prompt"];
+  if (!value->is_string()) {
+    throw_user_error(fmt::format("{}: line {} holds no prompt", path, number),
+                     "each line is a JSON string, or an object with \"prompt\"");
+  }
+  return value->get<std::string>();
+}
+
+std::vector<std::string> prompts_in_file(const std::string& path) {
+  const std::string text =
+      path == "-" ? read_standard_input() : read_file(system_files(), path, largest_input);
+  const bool json = path.ends_with(".jsonl");
+  std::vector<std::string> prompts;
+  size_t number = 0;
+  for (size_t at = 0; at < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string line = text.substr(at, end - at);
+    at = end + 1;
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty()) prompts.push_back(json ? prompt_in(line, path, number + 1) : std::move(line));
+  }
+  if (prompts.empty()) throw_user_error(fmt::format("{} holds no prompt", path), "write one a line");
+  return prompts;
+}
+
+std::vector<std::string> prompts_of(const GenerateArguments& arguments) {
+  std::vector<std::string> prompts = arguments.prompts;
+  if (!arguments.file.empty()) {
+    const std::vector<std::string> more = prompts_in_file(arguments.file);
+    prompts.insert(prompts.end(), more.begin(), more.end());
+  }
+  if (prompts.empty()) prompts.push_back(isatty(STDIN_FILENO) == 1 ? std::string() : read_standard_input());
+  return prompts;
+}
+
+// The ids of a prompt; where it is empty, those that a text begins with.
+std::vector<int32_t> encode_prompt(const Inference& inference, const std::string& prompt, bool special) {
+  const Tokenizer& tokenizer = *inference.tokenizer;
+  std::vector<int32_t> ids;
+  if (const auto begin = tokenizer.beginning_of_text()) ids.push_back(*begin);
+  tokenizer.encode(prompt, ids, {.special_tokens = special});
+  if (ids.empty()) {
+    const auto end = tokenizer.end_of_text();
+    ids = end ? std::vector<int32_t>{*end} : tokenizer.encode("\n");
+  }
+  for (const int32_t id : ids) {
+    if (id < inference.model.vocabulary) continue;
+    throw_user_error(
+        fmt::format("the prompt has token {}, the model a vocabulary of {}", id, inference.model.vocabulary),
+        "the tokenizer is not that of the model; name another with --tokenizer");
+  }
+  return ids;
+}
+
+// What is written behind one prompt.
+struct Continuation {
+  IncrementalDecoder decoder;
+  StopText stop;
+  std::string text;  // not yet written out
+  int64_t tokens = 0;
+  std::string reason = "length";
+  bool ended = false;
+};
+
+class Generator {
+ public:
+  Generator(const GenerateArguments& arguments, const Inference& inference, std::vector<std::string> prompts)
+      : arguments_(arguments), inference_(inference), prompts_(std::move(prompts)) {
+    for (const std::string& prompt : prompts_) {
+      ids_.push_back(encode_prompt(inference, prompt, arguments.special_tokens));
+      continuations_.push_back({.decoder = IncrementalDecoder(
+                                    inference.tokenizer, {.special_tokens = false, .continuation = true}),
+                                .stop = StopText(arguments.stops),
+                                .text = {}});
     }
-    write_output(printable(stretch) + character);
-    stretch.clear();
+    streams_ = prompts_.size() == 1 && !arguments.json;
   }
-  write_output(printable(stretch));
-}
 
-// A checkpoint of before there were others holds no tokenizer: its run was one on bytes.
-std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint, int64_t vocabulary) {
-  auto tokenizer = saved_tokenizer(checkpoint);
-  if (!tokenizer) tokenizer = open_tokenizer(system_files(), "bytes");
-  if (vocabulary < tokenizer->vocabulary_size()) {
-    throw_user_error(fmt::format("the model has a vocabulary of {}, and its tokenizer one of {}", vocabulary,
-                                 tokenizer->vocabulary_size()),
-                     "its tokens have no text");
+  size_t prompt_count() const { return prompts_.size(); }
+  int64_t longest_prompt() const {
+    size_t longest = 0;
+    for (const auto& ids : ids_) longest = std::max(longest, ids.size());
+    return static_cast<int64_t>(longest);
   }
-  return tokenizer;
-}
+
+  GenerateReport run(Engine& engine) {
+    if (streams_) show(prompts_.front());
+    const GenerateReport report =
+        generate(engine, ids_,
+                 {.length = arguments_.max_tokens,
+                  .vocabulary = inference_.tokenizer->vocabulary_size(),
+                  .sampling = {.temperature = arguments_.temperature,
+                               .top_k = arguments_.top_k,
+                               .top_p = arguments_.top_p,
+                               .seed = static_cast<uint64_t>(arguments_.seed)}},
+                 [this](size_t prompt, int32_t token) { return add(prompt, token); });
+    for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+      if (!continuations_[prompt].ended) end(prompt);
+    }
+    if (streams_) write_output("\n");
+    return report;
+  }
+
+ private:
+  bool add(size_t prompt, int32_t token) {
+    Continuation& one = continuations_[prompt];
+    ++one.tokens;
+    const std::vector<int32_t>& ends = inference_.end_ids;
+    if (std::find(ends.begin(), ends.end(), token) != ends.end()) {
+      one.reason = "end_of_text";
+      end(prompt);
+      return false;
+    }
+    one.text += one.stop.append(one.decoder.append(token));
+    if (one.stop.ended()) {
+      one.reason = "stop_text";
+      end(prompt);
+      return false;
+    }
+    if (streams_) {
+      show(one.text);
+      one.text.clear();
+    }
+    if (one.tokens == arguments_.max_tokens) end(prompt);
+    return true;
+  }
+
+  // Texts are written in the order of their prompts, each as soon as it and those before it have ended.
+  void end(size_t prompt) {
+    Continuation& one = continuations_[prompt];
+    if (!one.stop.ended()) {
+      one.text += one.stop.append(one.decoder.finish());
+      if (!one.stop.ended()) one.text += one.stop.finish();
+    }
+    one.ended = true;
+    for (; written_ < prompts_.size() && continuations_[written_].ended; ++written_) write(written_);
+  }
+
+  void write(size_t prompt) {
+    const Continuation& one = continuations_[prompt];
+    if (streams_) return show(one.text);
+    if (!arguments_.json) {
+      write_output(prompt == 0 ? "" : "---\n");
+      show(prompts_[prompt] + one.text + "\n");
+      return;
+    }
+    const nlohmann::ordered_json json = {
+        {"index", prompt},      {"prompt", prompts_[prompt]}, {"text", one.text},
+        {"tokens", one.tokens}, {"ended_by", one.reason},
+    };
+    write_output(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  }
+
+  // Control characters could do anything to a terminal.
+  static void show(const std::string& text) {
+    if (text.empty()) return;
+    write_output(isatty(STDOUT_FILENO) == 1 ? printable_lines(text) : text);
+  }
+
+  const GenerateArguments& arguments_;
+  const Inference& inference_;
+  std::vector<std::string> prompts_;
+  std::vector<std::vector<int32_t>> ids_;
+  std::vector<Continuation> continuations_;
+  bool streams_ = false;
+  size_t written_ = 0;
+};
 
 }  // namespace
 
 void generate_command(const GenerateArguments& arguments) {
-  FileEnvironment& files = system_files();
-  const std::string folder = arguments.run.empty() ? latest_run(files, RunOptions().folder) : arguments.run;
-  require_run(files, folder);
-  RunConfiguration run;
-  apply_toml(run.table, configuration_of(files, folder), join_path(folder, configuration_file));
-  for (const std::string& setting : arguments.settings) run.table.apply_setting(setting);
-  validate(run.options);
-  CheckpointFolder checkpoints(files, join_path(folder, "checkpoints"), {run.options.checkpoint.keep});
-  const LatestCheckpoint latest = checkpoints.find_latest();
-  if (!latest.checkpoint) {
-    throw_user_error(fmt::format("{} has no checkpoint yet", folder),
-                     "a run is saved at its end, and every "
-                     "checkpoint.every steps");
+  const ClosedPipesIgnored pipes;
+  Inference inference = open_inference(arguments.inference);
+  require_tokenizer(inference);
+  Generator generator(arguments, inference, prompts_of(arguments));
+  // No larger than the texts can get.
+  int64_t context = context_limit(inference.model, inference.trained_length);
+  if (arguments.context > context) {
+    throw_user_error(fmt::format("--context {}: the model has {} positions", arguments.context, context),
+                     "a longer text goes on behind its later half by itself");
   }
-
-  const auto tokenizer = tokenizer_of(*latest.checkpoint, run.options.model.vocabulary);
-  EngineOptions options;
-  options.model = run.options.model;
-  options.compile = run.options.compile;
-  options.kernels = run.options.kernels;
-  options.threads = run.options.threads;
-  options.sequence_length = run.options.data.sequence_length;
-  options.micro_batch_counts.clear();
-  options.predict = true;
-  Engine engine(std::move(options));
-  engine.allocate();
-  load_run(*latest.checkpoint, engine);
-
-  const SampleOptions& sample = run.options.sample;
-  const std::string prompt = sample.prompt.empty() ? "\n" : sample.prompt;
-  show(prompt);
-  IncrementalDecoder decoder(tokenizer, {.continuation = true});
-  const std::optional<int32_t> end_of_text = tokenizer->end_of_text();
-  generate(engine, tokenizer->encode(prompt), tokenizer->vocabulary_size(),
-           {sample.length > 0 ? sample.length : default_length, sample.temperature, sample.top_k,
-            static_cast<uint64_t>(arguments.seed)},
-           [&](int32_t token) {
-             if (token == end_of_text) return false;
-             show(decoder.append(token));
-             return true;
-           });
-  show(decoder.finish() + "\n");
+  if (arguments.context > 0) context = arguments.context;
+  context = std::min(context, std::max<int64_t>(1, generator.longest_prompt()) + arguments.max_tokens);
+  EngineOptions options = inference.engine_options();
+  options.generation =
+      GenerationShape::of(std::min(arguments.batch, static_cast<int64_t>(generator.prompt_count())), context);
+  const auto engine = load_engine(inference, options);
+  const GenerateReport report = generator.run(*engine);
+  fmt::print(stderr, "{} tokens in {} ({}), after {} of prompt in {}\n", report.tokens,
+             format_seconds(report.seconds),
+             format_rate(report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0),
+             report.prompt_tokens, format_seconds(report.prompt_seconds));
 }
 
 }  // namespace athanor

@@ -1,3 +1,5 @@
+find_package(nlohmann_json REQUIRED)
+target_link_libraries(athanor_cli PRIVATE nlohmann_json::nlohmann_json)
 # The compiled library: its header-only form costs seconds for every file that includes it.
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)

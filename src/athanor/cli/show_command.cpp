@@ -17,8 +17,10 @@ struct ProgramChoice {
   const char* name;
   ProgramKind kind;
 };
-constexpr ProgramChoice program_choices[] = {
-    {"train", ProgramKind::train}, {"validate", ProgramKind::validate}, {"predict", ProgramKind::predict}};
+constexpr ProgramChoice program_choices[] = {{"train", ProgramKind::train},
+                                             {"validate", ProgramKind::validate},
+                                             {"prefill", ProgramKind::prefill},
+                                             {"decode", ProgramKind::decode}};
 
 ProgramKind kind_of(const std::string& name) {
   std::vector<std::string> names;
@@ -47,7 +49,9 @@ EngineOptions engine_options(const RunOptions& run, ProgramKind kind) {
     options.micro_batch_counts.push_back(micro_batch_counts(run.batch, run.micro_batch).back());
   }
   if (kind == ProgramKind::validate) options.validation_micro_batch = run.micro_batch;
-  options.predict = kind == ProgramKind::predict;
+  if (uses_cache(kind)) {  // a prompt as long as a training sample, or one token of each of a micro-batch
+    options.generation = {run.micro_batch, run.data.sequence_length, {run.data.sequence_length}};
+  }
   return options;
 }
 
@@ -97,7 +101,9 @@ void show_command(const ShowArguments& arguments) {
 
   const Engine engine(engine_options(run.options, kind_of(arguments.program)));
   const ProgramSet& set = engine.programs();
-  const StepProgram& program = set.programs.front();
+  // Programs with a cache come as a pair: prefill, decode.
+  const StepProgram& program =
+      kind_of(arguments.program) == ProgramKind::decode ? set.programs.back() : set.programs.front();
   std::string text = notes_text(set);
   if (topic == "block") text += templates_text(program, arguments.template_name.value_or("block"));
   if (topic == "step") text += calls_text(program);

@@ -47,7 +47,7 @@ class Assembler {
 
   void register_templates() {
     load_ = add(std::move(templates_.load));
-    if (program_.kind != ProgramKind::predict) count_ = add(std::move(templates_.count_valid));
+    if (!uses_cache(program_.kind)) count_ = add(std::move(templates_.count_valid));
     embed_ = add(std::move(templates_.embedding_forward));
     for (Template& block : templates_.block_forward) forward_.push_back(add(std::move(block)));
     head_ = add(std::move(templates_.head));
@@ -226,8 +226,24 @@ class Assembler {
 
 }  // namespace
 
-PersistentPlan plan_persistent(const std::vector<BucketTable>& tables, const CompileOptions& options,
-                               const PrecisionPolicy& policy) {
+namespace {
+
+void plan_cache(const ModelConfig& config, const CacheShape& cache, int64_t element,
+                const std::function<void(const std::string&, BufferClass, int64_t)>& add) {
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const int64_t bytes = cache.rows * config.key_value_heads_or_default() *
+                          cache_slots(cache, config.window_of(layer)) * config.head_dim_or_default() *
+                          element;
+    for (const char* part : {"key", "value"})
+      add(fmt::format("cache.block.{}.attention.{}_cache", layer, part), BufferClass::cache, bytes);
+  }
+}
+
+}  // namespace
+
+PersistentPlan plan_persistent(const ModelConfig& config, const std::vector<BucketTable>& tables,
+                               const CompileOptions& options, const PrecisionPolicy& policy,
+                               const PersistentNeeds& needs) {
   PersistentPlan plan;
   const auto add = [&](const std::string& name, BufferClass buffer_class, int64_t bytes) {
     plan.buffers.push_back(
@@ -235,14 +251,23 @@ PersistentPlan plan_persistent(const std::vector<BucketTable>& tables, const Com
     plan.bytes += aligned(bytes);
   };
   const auto wide = static_cast<int64_t>(size_of(policy.wide));
+  const auto narrow = static_cast<int64_t>(size_of(policy.compute));
+  if (needs.cache.rows > 0) plan_cache(config, needs.cache, narrow, add);
+  if (!needs.train) {
+    for (const BucketTable& table : tables)
+      add("working." + table.name, BufferClass::working_weights, table.length() * narrow);
+    for (const char* name : {"valid_tokens", "loss"}) {
+      if (needs.loss) add(std::string("scalar.") + name, BufferClass::scalars, 8);
+    }
+    return plan;
+  }
   int64_t members = 0;
   for (const BucketTable& table : tables) {
     const int64_t length = table.length();
     members += static_cast<int64_t>(table.members.size());
     add("master." + table.name, BufferClass::master_weights, length * wide);
     if (policy.compute != policy.wide) {
-      add("working." + table.name, BufferClass::working_weights,
-          length * static_cast<int64_t>(size_of(policy.compute)));
+      add("working." + table.name, BufferClass::working_weights, length * narrow);
     }
     add("gradients." + table.name, BufferClass::gradients, length * wide);
     if (options.optimizer.kind == OptimizerKind::sgd) {

@@ -17,7 +17,7 @@ struct TemplateSet {
   Template embedding_forward, embedding_backward;
   std::vector<Template> block_forward, block_backward;  // by kind of block
   std::vector<int32_t> block_kind;                      // by layer
-  Template head;  // forward and backward in one; or validate, or predict
+  Template head;  // forward and backward in one; or the loss, or what follows the last tokens
   // Updates, by kind of bucket (embedding, block, head).
   std::vector<Template> squared_norms, lamb_norms, optimizer;
   Template clip;
@@ -28,11 +28,18 @@ struct PersistentPlan {
   std::vector<Buffer> buffers;
   int64_t bytes = 0;
 };
-PersistentPlan plan_persistent(const std::vector<BucketTable>& tables, const CompileOptions& options,
-                               const PrecisionPolicy& policy);
+// What the programs of a set keep besides weights.
+struct PersistentNeeds {
+  bool train = false, loss = false;
+  CacheShape cache = {};
+};
+PersistentPlan plan_persistent(const ModelConfig& config, const std::vector<BucketTable>& tables,
+                               const CompileOptions& options, const PrecisionPolicy& policy,
+                               const PersistentNeeds& needs);
 
 // Graphs of the operations outside of the model.
 Graph load_graph(int64_t micro_batch, int64_t sequence_length);
+Graph load_tokens_graph(int64_t samples, int64_t tokens);
 Graph count_valid_graph(int64_t micro_batch, int64_t sequence_length);
 Graph squared_norms_graph(const BucketTable& table, const PrecisionPolicy& policy);
 Graph clip_graph(int64_t members, const OptimizerOptions& options);

@@ -44,18 +44,32 @@ class Compiler {
     policy_ = policy_of(options_, backend_, set.notes);
     set.tables = bucket_tables(config_);
     for (BucketTable& table : set.tables) apply_roles(table, options_.optimizer);
-    const PersistentPlan persistent = plan_persistent(set.tables, options_, policy_);
+    const PersistentNeeds needs = needs_of(requests);
+    const PersistentPlan persistent = plan_persistent(config_, set.tables, options_, policy_, needs);
     set.persistent_bytes = persistent.bytes;
+    const bool separate_working = !needs.train || policy_.compute != policy_.wide;
     for (const ProgramRequest& request : requests) {
       TemplateSet templates = templates_of(request, set.tables);
       set.programs.push_back(
-          assemble(request, std::move(templates), persistent, set.tables, policy_.compute != policy_.wide));
+          assemble(request, std::move(templates), persistent, set.tables, separate_working));
       verify(set.programs.back());
     }
     return set;
   }
 
  private:
+  static PersistentNeeds needs_of(std::span<const ProgramRequest> requests) {
+    PersistentNeeds needs;
+    for (const ProgramRequest& request : requests) {
+      needs.train |= request.kind == ProgramKind::train;
+      needs.loss |= !uses_cache(request.kind);
+      if (!uses_cache(request.kind)) continue;
+      ATHANOR_ASSERT(needs.cache == CacheShape{} || needs.cache == request.cache, "caches of two shapes");
+      needs.cache = request.cache;
+    }
+    return needs;
+  }
+
   static Segment checked(Segment segment) {
     verify(segment.graph);
     return segment;
@@ -68,11 +82,15 @@ class Compiler {
   }
 
   TemplateSet templates_of(const ProgramRequest& request, const std::vector<BucketTable>& tables) {
-    const bool train = request.kind == ProgramKind::train;
-    Model model = build_model(config_, request.micro_batch, request.sequence_length, train);
+    const bool train = request.kind == ProgramKind::train, cached = uses_cache(request.kind);
+    const int64_t samples = request.micro_batch, tokens = request.sequence_length;
+    const ModelPurpose purpose = train    ? ModelPurpose::train
+                                 : cached ? ModelPurpose::generate
+                                          : ModelPurpose::score;
+    Model model = build_model(config_, {purpose, samples, tokens, request.cache});
     TemplateSet result;
-    result.load = plan(load_graph(request.micro_batch, request.sequence_length));
-    result.count_valid = plan(count_valid_graph(request.micro_batch, request.sequence_length));
+    result.load = plan(cached ? load_tokens_graph(samples, tokens) : load_graph(samples, tokens));
+    if (!cached) result.count_valid = plan(count_valid_graph(samples, tokens));
     result.block_kind = model.block_kind;
     body(std::move(model.embedding), train, result.embedding_forward, result.embedding_backward);
     for (Graph& block : model.blocks) {
@@ -80,8 +98,7 @@ class Compiler {
       result.block_backward.emplace_back();
       body(std::move(block), train, result.block_forward.back(), result.block_backward.back());
     }
-    result.head =
-        head(request.kind == ProgramKind::predict ? std::move(model.predict) : std::move(model.head), train);
+    result.head = head(std::move(model.head), train);
     if (train) updates(result, model, tables);
     return result;
   }

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "athanor/compile/options.h"
-#include "athanor/model/config.h"
+#include "athanor/model/model.h"
 #include "athanor/program/program.h"
 
 namespace athanor {
@@ -16,10 +16,13 @@ struct ProgramRequest {
   ProgramKind kind = ProgramKind::train;
   int32_t micro_batches = 1;
   int64_t micro_batch = 1, sequence_length = 1;
+  CacheShape cache = {};  // prefill, decode: the same in all requests of a set
 };
 
 // Compiles all programs of a run over one persistent plan; every graph and program is verified. Nothing large
-// is allocated: the sizes are known before the run starts. User errors as in validate(ModelConfig).
+// is allocated: the sizes are known before the run starts. Without a train program the plan has one copy of
+// the weights, "working.BUCKET" in the compute type, and no gradients or optimizer state. User errors as in
+// validate(ModelConfig).
 ProgramSet compile(const ModelConfig& config, std::span<const ProgramRequest> requests,
                    const CompileOptions& options, const Backend& backend);
 

@@ -58,7 +58,8 @@ TEST(CompileCombinations, VerifyAndPrint) {
     const Case c = make_case(index);
     const std::vector<ProgramRequest> requests = {{ProgramKind::train, c.micro_batches, 2, 8},
                                                   {ProgramKind::validate, 1, 2, 8},
-                                                  {ProgramKind::predict, 1, 1, 24}};
+                                                  {ProgramKind::prefill, 1, 1, 24, {3, 24, 24}},
+                                                  {ProgramKind::decode, 1, 3, 1, {3, 24, 24}}};
     ProgramSet set;
     ASSERT_NO_THROW(set = compile(c.config, requests, c.options, backend)) << index;
     for (const StepProgram& program : set.programs) {

@@ -103,6 +103,8 @@ class TemplatePlanner {
         return whole_slot(
             value, value.name,
             value.name.starts_with("average") ? BufferClass::average_weights : BufferClass::optimizer_state);
+      case Role::cache:
+        return whole_slot(value, "cache." + value.name, BufferClass::cache);
       default:
         break;
     }
@@ -167,7 +169,9 @@ class TemplatePlanner {
       Instruction instruction;
       instruction.operation = static_cast<int32_t>(i);
       instruction.stream =
-          operation.kind == OperationKind::load_batch ? StreamKind::copy : StreamKind::compute;
+          operation.kind == OperationKind::load_batch || operation.kind == OperationKind::load_tokens
+              ? StreamKind::copy
+              : StreamKind::compute;
       instruction.workspace_bytes = backend_.workspace_bytes(operation, types_of(graph(), operation.inputs),
                                                              types_of(graph(), operation.outputs));
       if (instruction.workspace_bytes > 0) {

@@ -42,6 +42,7 @@ DType type_of(Role role, const PrecisionPolicy& policy) {
     case Role::activation_gradient:
     case Role::parameter:
     case Role::working:
+    case Role::cache:
       return policy.compute;
     case Role::residual:
     case Role::residual_gradient:

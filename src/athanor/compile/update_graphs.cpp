@@ -67,6 +67,17 @@ Graph load_graph(int64_t micro_batch, int64_t sequence_length) {
   return single(std::move(graph), OperationKind::load_batch, {}, outputs, {}, Part::forward);
 }
 
+Graph load_tokens_graph(int64_t samples, int64_t tokens) {
+  Graph graph;
+  graph.name = "load";
+  std::vector<ValueId> outputs;
+  for (const char* name : {"token_ids", "positions"})
+    outputs.push_back(make(graph, name, DType::int32, {samples, tokens}, Role::batch));
+  for (const char* name : {"lengths", "cache_rows"})
+    outputs.push_back(make(graph, name, DType::int32, {samples}, Role::batch));
+  return single(std::move(graph), OperationKind::load_tokens, {}, outputs, {}, Part::forward);
+}
+
 Graph count_valid_graph(int64_t micro_batch, int64_t sequence_length) {
   Graph graph;
   graph.name = "count_valid";

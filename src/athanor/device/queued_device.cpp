@@ -58,7 +58,7 @@ class QueuedStream final : public Stream {
   // Blocks until everything enqueued before the call has been passed.
   void drain() {
     const uint64_t until = filled_.load(std::memory_order_acquire);
-    progress_.wait(false, [&] { return emptied_.load(std::memory_order_seq_cst) >= until; });
+    drained_.wait(false, [&] { return emptied_.load(std::memory_order_seq_cst) >= until; });
   }
 
   // Called when the device stops, of all streams before any is joined and of all before any is destroyed:
@@ -66,6 +66,7 @@ class QueuedStream final : public Stream {
   void wake() {
     work_.notify();
     progress_.notify();
+    drained_.notify();
   }
   void join() { thread_.join(); }
 
@@ -102,6 +103,9 @@ class QueuedStream final : public Stream {
       }
       emptied_.store(position + 1, std::memory_order_seq_cst);
       progress_.notify();
+      // Whoever waits for all of it is left asleep until then: woken for each short task it would take a core
+      // from the team.
+      if (position + 1 == filled_.load(std::memory_order_seq_cst)) drained_.notify();
     }
   }
 
@@ -141,7 +145,7 @@ class QueuedStream final : public Stream {
   alignas(64) std::atomic<uint64_t> filled_{0};
   Signal work_;
   alignas(64) std::atomic<uint64_t> emptied_{0}, tasks_ended_{0};
-  Signal progress_;
+  Signal progress_, drained_;
   std::array<std::atomic<int64_t>, 1024> end_times_{};
   std::thread thread_;
 };

@@ -20,7 +20,8 @@ const char* name_of(Role role) {
                                                                 "master",
                                                                 "bucket_gradient",
                                                                 "optimizer_state",
-                                                                "working"};
+                                                                "working",
+                                                                "cache"};
   return names.at(static_cast<size_t>(role));
 }
 

@@ -31,8 +31,9 @@ enum class Role : uint8_t {
   bucket_gradient,  // a whole bucket
   optimizer_state,  // a whole bucket
   working,          // a whole bucket of working copies
+  cache,            // keys or values of the tokens that a sequence has had
 };
-inline constexpr int role_count = 13;
+inline constexpr int role_count = 14;
 const char* name_of(Role role);
 
 struct Value {

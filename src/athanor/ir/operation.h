@@ -39,8 +39,12 @@ enum class OperationKind : uint8_t {
   rotary,
   attention,
   attention_gradient,
+  cache_write,
+  cached_attention,
+  last_token,
   add,
   dropout,
+  soft_cap,
   cross_entropy,
   count_valid,
   sum,
@@ -51,6 +55,7 @@ enum class OperationKind : uint8_t {
   chunk,    // view, in a region
   collect,  // view, in a region
   load_batch,
+  load_tokens,
   squared_norms,
   clip,
   adamw,
@@ -147,7 +152,7 @@ struct OperationRow {
   bool is_view = false;          // no kernel: the memory plan makes outputs and inputs share storage
   bool variadic = false;         // the last input may repeat
   bool accumulates = false;      // adds to its outputs, except in the call that first writes them
-  bool updates_outputs = false;  // outputs are read and written in place (optimizer state)
+  bool updates_outputs = false;  // outputs are read and written in place (optimizer state, cache)
   bool is_random = false;        // depends on seed and step through `name`
   // in_place[o] = i: output o may take the storage of input i when i dies here; -1 is no.
   std::vector<int8_t> in_place;

@@ -162,6 +162,24 @@ Cost cost_attention_gradient(const Attributes& attributes, Types inputs, Types o
           .bytes = bytes_of(inputs) + bytes_of(outputs)};
 }
 
+Cost cost_cache_write(const Attributes&, Types inputs, Types) {
+  return {.flops = 0, .bytes = 2 * (bytes_of(inputs[0]) + bytes_of(inputs[1]))};
+}
+
+Cost cost_cached_attention(const Attributes& attributes, Types inputs, Types outputs) {
+  const Shape &query = inputs[0].shape, &cache = inputs[1].shape;
+  const int64_t keys = attributes.window > 0 ? std::min(attributes.window, cache[2]) : cache[2];
+  // The rows of the batch are read, not those of other sequences.
+  const double cached = static_cast<double>(query[0] * cache[1] * keys * cache[3]) *
+                        static_cast<double>(size_of(inputs[1].dtype));
+  return {.flops = 2 * product_flops(query.tokens() * query[2], keys, query[3]),
+          .bytes = bytes_of(inputs[0]) + 2 * cached + bytes_of(outputs)};
+}
+
+Cost cost_last_token(const Attributes&, Types, Types outputs) {
+  return {.flops = 0, .bytes = 2 * bytes_of(outputs)};
+}
+
 Cost cost_update(const Attributes&, Types inputs, Types outputs) {
   // State is read and written; the working copy, before the last output, is only written.
   const double working = bytes_of(outputs[outputs.size() - 2]);
@@ -315,6 +333,59 @@ Problem check_attention_gradient(const Attributes& attributes, Types inputs, Typ
   const Shape &q = inputs[1].shape, &k = inputs[2].shape;
   return first_of(expect("dout", inputs[0], q), expect("dq", outputs[0], q), expect("dk", outputs[1], k),
                   expect("dv", outputs[2], k));
+}
+
+// A cache [R,K,C,E] for tokens of [B,S,..] with heads of E elements, and the operands that address it.
+static Problem check_cache(const OperandType& tokens, const OperandType& keys, const OperandType& values,
+                           Types addresses) {
+  if (auto problem = first_of(expect_rank("key_cache", keys, 4), expect("value_cache", values, keys.shape))) {
+    return problem;
+  }
+  if (keys.shape[2] < 1) return "a cache without slots";
+  if (keys.shape[3] != tokens.shape[3]) {
+    return fmt::format("a cache of heads of {} for heads of {}", keys.shape[3], tokens.shape[3]);
+  }
+  const Shape batch = leading(tokens.shape, 1);
+  return first_of(expect("positions", addresses[0], leading(tokens.shape, 2)),
+                  expect("lengths", addresses[1], batch), expect("cache_rows", addresses[2], batch));
+}
+
+Problem check_cache_write(const Attributes&, Types inputs, Types outputs) {
+  if (auto problem = first_of(expect_rank("k", inputs[0], 4), expect("v", inputs[1], inputs[0].shape),
+                              expect_rank("key_cache", outputs[0], 4))) {
+    return problem;
+  }
+  if (inputs[0].shape[2] != outputs[0].shape[1]) {
+    return fmt::format("a cache of {} heads for {}", outputs[0].shape[1], inputs[0].shape[2]);
+  }
+  return check_cache(inputs[0], outputs[0], outputs[1], inputs.subspan(2));
+}
+
+Problem check_cached_attention(const Attributes&, Types inputs, Types outputs) {
+  if (auto problem = first_of(expect_rank("q", inputs[0], 4), expect_rank("key_cache", inputs[1], 4),
+                              expect("out", outputs[0], inputs[0].shape))) {
+    return problem;
+  }
+  const int64_t heads = inputs[0].shape[2], key_heads = inputs[1].shape[1];
+  if (key_heads == 0 || heads % key_heads != 0) {
+    return fmt::format("{} query heads are no multiple of {} key heads", heads, key_heads);
+  }
+  return check_cache(inputs[0], inputs[1], inputs[2], inputs.subspan(3));
+}
+
+Problem check_last_token(const Attributes&, Types inputs, Types outputs) {
+  if (auto problem = expect_rank_at_least("x", inputs[0], 3)) return problem;
+  Shape expected = inputs[0].shape;
+  expected.set(1, 1);
+  return first_of(expect("lengths", inputs[1], leading(inputs[0].shape, 1)),
+                  expect("y", outputs[0], expected));
+}
+
+Problem check_load_tokens(const Attributes&, Types, Types outputs) {
+  if (auto problem = expect_rank("token_ids", outputs[0], 2)) return problem;
+  const Shape& tokens = outputs[0].shape;
+  return first_of(expect("positions", outputs[1], tokens), expect("lengths", outputs[2], leading(tokens, 1)),
+                  expect("cache_rows", outputs[3], leading(tokens, 1)));
 }
 
 Problem check_dropout(const Attributes&, Types inputs, Types outputs) {

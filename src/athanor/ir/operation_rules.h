@@ -26,6 +26,9 @@ Cost cost_matmul_weight_gradient(const Attributes&, Types inputs, Types outputs)
 Cost cost_attention(const Attributes&, Types inputs,
                     Types outputs);  // masks of documents are not counted off
 Cost cost_attention_gradient(const Attributes&, Types inputs, Types outputs);
+Cost cost_cache_write(const Attributes&, Types inputs, Types outputs);
+Cost cost_cached_attention(const Attributes&, Types inputs, Types outputs);  // as if the cache were full
+Cost cost_last_token(const Attributes&, Types inputs, Types outputs);
 Cost cost_update(const Attributes&, Types inputs, Types outputs);  // optimizers: state is read and written
 
 Problem check_none(const Attributes&, Types inputs, Types outputs);
@@ -42,6 +45,10 @@ Problem check_norm_weight_gradient(const Attributes&, Types inputs, Types output
 Problem check_rotary(const Attributes&, Types inputs, Types outputs);
 Problem check_attention(const Attributes&, Types inputs, Types outputs);
 Problem check_attention_gradient(const Attributes&, Types inputs, Types outputs);
+Problem check_cache_write(const Attributes&, Types inputs, Types outputs);
+Problem check_cached_attention(const Attributes&, Types inputs, Types outputs);
+Problem check_last_token(const Attributes&, Types inputs, Types outputs);
+Problem check_load_tokens(const Attributes&, Types inputs, Types outputs);
 Problem check_dropout(const Attributes&, Types inputs, Types outputs);
 Problem check_cross_entropy(const Attributes&, Types inputs, Types outputs);
 Problem check_total(const Attributes&, Types inputs, Types outputs);  // one output of one element

@@ -137,18 +137,32 @@ std::vector<OperationRow> make_table() {
   add_row(random(row(attention_gradient, "attention_gradient",
                      "dout q k v out logsumexp positions documents indices? sample_ids?", "dq dk dv", attend,
                      cost_attention_gradient, check_attention_gradient)));
+  // k, v [B,S,K,E], positions [B,S], lengths, cache_rows [B] -> key_cache, value_cache [R,K,C,E]: token s of
+  // sample b goes to row cache_rows[b], slot positions[b,s] % C, for s < lengths[b]; the rest stays
+  add_row(updating(row(cache_write, "cache_write", "k v positions lengths cache_rows",
+                       "key_cache value_cache", 0, cost_cache_write, check_cache_write)));
+  // q, out [B,S,H,E]: attention of a query at position p to positions p - window + 1 .. p (0: 0 .. p) of its
+  // cache row, whose slots must still hold them; 0 for s >= lengths[b]. The cost is that of a full cache.
+  add_row(row(cached_attention, "cached_attention", "q key_cache value_cache positions lengths cache_rows",
+              "out", fields(scale, window), cost_cached_attention, check_cached_attention));
+  // x [B,S,..] -> y [B,1,..]: token lengths[b] - 1 of each sample, or zeros where lengths[b] is 0
+  add_row(row(last_token, "last_token", "x lengths", "y", 0, cost_last_token, check_last_token));
   add_row(with_in_place(row(OperationKind::add, "add", "a b", "y", 0, cost_elementwise, check_same), {0}));
   // y = (addend +) x * mask / (1 - probability); the gradient with respect to x is the same operation on dy
   add_row(with_in_place(random(row(dropout, "dropout", "x sample_ids indices addend?", "y",
                                    fields(probability, Field::name), cost_elementwise, check_dropout)),
                         {0}));
+  // y = soft_cap * tanh(x / soft_cap)
+  add_row(with_in_place(row(OperationKind::soft_cap, "soft_cap", "x", "y", fields(Field::soft_cap),
+                            cost_elementwise, check_same),
+                        {0}));
   // logits [B,S,V], labels [B,S], valid_tokens [1] fp64 -> token_loss [B,S],
   //   dlogits [B,S,V] = loss_scale / valid_tokens * d(sum of token_loss) / d(logits); ignored labels give
   //   zeros
-  add_row(
-      with_in_place(row(cross_entropy, "cross_entropy", "logits labels valid_tokens?", "token_loss dlogits?",
-                        fields(label_smoothing, z_loss, soft_cap), cost_elementwise, check_cross_entropy),
-                    {-1, 0}));
+  add_row(with_in_place(
+      row(cross_entropy, "cross_entropy", "logits labels valid_tokens?", "token_loss dlogits?",
+          fields(label_smoothing, z_loss, Field::soft_cap), cost_elementwise, check_cross_entropy),
+      {-1, 0}));
   // labels [B,S] -> valid_tokens [1] fp64 += number of labels that are not ignored
   add_row(accumulating(
       row(count_valid, "count_valid", "labels", "valid_tokens", 0, cost_elementwise, check_total)));
@@ -167,6 +181,9 @@ std::vector<OperationRow> make_table() {
   // the call's micro-batch of StepInputs -> device
   add_row(row(load_batch, "load_batch", "", "token_ids labels positions documents indices sample_ids", 0,
               cost_elementwise, check_load_batch));
+  // the same for a program with a cache: [B,S], [B,S], [B], [B]
+  add_row(row(load_tokens, "load_tokens", "", "token_ids positions lengths cache_rows", 0, cost_elementwise,
+              check_load_tokens));
   // gradient bucket [n] -> norms [members] fp64: sum of squares of each member, over what this rank owns
   add_row(row(squared_norms, "squared_norms", "gradient", "norms", fields(Field::table), cost_elementwise,
               check_norms));

@@ -19,6 +19,9 @@ struct HostBatch {
   const int32_t* documents = nullptr;   // [B,S] number of the document within the sample
   const int32_t* indices = nullptr;     // [B,S] index within the sample, whatever part of it a rank holds
   const int64_t* sample_ids = nullptr;  // [B]
+  // For programs with a key-value cache; positions count the tokens of the sequence before each token.
+  const int32_t* lengths = nullptr;     // [B] tokens that count, at the front of S; the rest only fills up
+  const int32_t* cache_rows = nullptr;  // [B] row of the cache that holds the sequence
 };
 
 struct StepInputs {

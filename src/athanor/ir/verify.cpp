@@ -33,6 +33,8 @@ constexpr NamedClass named_classes[] = {
     {"positions", DTypeClass::int32},
     {"documents", DTypeClass::int32},
     {"indices", DTypeClass::int32},
+    {"lengths", DTypeClass::int32},
+    {"cache_rows", DTypeClass::int32},
     {"sample_ids", DTypeClass::int64},
     {"valid_tokens", DTypeClass::fp64},
     {"total", DTypeClass::fp64},  // of sum; a norm's total is any float, see class_of

@@ -95,6 +95,7 @@ class CaseBuilder {
 // What the kinds of each group add; false if the kind belongs to another group.
 bool add_layer_cases(OperationKind kind, CaseBuilder& cases);      // products, norms, elementwise, embedding
 bool add_attention_cases(OperationKind kind, CaseBuilder& cases);  // attention, rotary, dropout
+bool add_cache_cases(OperationKind kind, CaseBuilder& cases);      // the key-value cache, vector products
 bool add_step_cases(OperationKind kind, CaseBuilder& cases);       // batch, loss, optimizers
 
 // Batch and sequence sizes of 0, 1, 7, 33 and 130 tokens.

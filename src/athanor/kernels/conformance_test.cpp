@@ -102,7 +102,10 @@ void check(const KernelTable& table, const ConformanceCase& c) {
 
 std::vector<ConformanceCase> cases_of(OperationKind kind, const TypeProfile& profile) {
   CaseBuilder builder(profile);
-  if (!add_layer_cases(kind, builder) && !add_attention_cases(kind, builder)) add_step_cases(kind, builder);
+  bool known = add_layer_cases(kind, builder);
+  known |= add_attention_cases(kind, builder);
+  known |= add_cache_cases(kind, builder);
+  if (!known) add_step_cases(kind, builder);
   return builder.take();
 }
 

@@ -56,6 +56,16 @@ int64_t peak_resident_memory_bytes() {
   return usage.ru_maxrss * 1024;
 }
 
+int64_t last_cache_bytes() {
+  int64_t largest = 0;
+  for (int index = 0; index < 8; ++index) {
+    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
+    int64_t kilobytes = 0;
+    if (file >> kilobytes) largest = std::max(largest, kilobytes * 1024);
+  }
+  return largest;
+}
+
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

@@ -1,4 +1,4 @@
-// What this host has: memory that is free, its processor's name.
+// What this host has: memory that is free, its caches, its processor's name.
 //
 // Called by train before anything large is allocated. Thread safety: pure queries.
 #pragma once
@@ -11,6 +11,7 @@ namespace athanor {
 int64_t available_memory_bytes();  // MemAvailable, or what is left of a cgroup's limit if that is less
 int64_t resident_memory_bytes();   // of this process now
 int64_t peak_resident_memory_bytes();
+int64_t last_cache_bytes();  // of the largest cache; 0 if the system does not say
 std::string processor_name();
 
 }  // namespace athanor

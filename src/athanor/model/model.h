@@ -15,21 +15,44 @@ namespace athanor {
 // The forward graph of each kind of segment. Graph::tables[0] is the segment's own bucket; further tables are
 // buckets of other segments whose parameters it uses (a tied head uses the embedding's).
 // Inputs by name: batch values (token_ids, labels, positions, documents, indices [B,S], sample_ids [B]),
-// residual_in [B,S,D]. Outputs: residual_out [B,S,D]; the head's: loss [1] fp64 (sum over valid tokens), or
-// logits [B,S,V] for `predict`.
+// residual_in [B,S,D]; for generation token_ids, positions [B,S], lengths, cache_rows [B]. Outputs:
+// residual_out [B,S,D]; the head's: loss [1] fp64 (sum over valid tokens), or for generation logits [B,1,V]
+// of what follows each sample's last token. Blocks for generation also update "key_cache" and "value_cache"
+// of their layer, [rows, K, slots, E].
 struct Model {
   ModelConfig config;
-  int64_t micro_batch = 0, sequence_length = 0;
   Graph embedding;
   std::vector<Graph> blocks;        // one per distinct kind of block
   std::vector<int32_t> block_kind;  // by layer: index in blocks
-  Graph head, predict;
+  Graph head;
   std::vector<BucketTable> bucket_kinds;  // embedding, "block.{layer}", head
 };
 
-// Builds the graphs for micro-batches of `micro_batch` samples of `sequence_length` tokens. `training` false
-// leaves dropout, label smoothing and z-loss out.
-Model build_model(const ModelConfig& config, int64_t micro_batch, int64_t sequence_length, bool training);
+enum class ModelPurpose : uint8_t {
+  train,
+  score,     // the loss alone: no dropout, label smoothing or z-loss
+  generate,  // keys and values of earlier tokens come from a cache
+};
+
+// The key-value cache: how many sequences it holds, how long they may be, and how many tokens are at most
+// written to it at a time.
+struct CacheShape {
+  int64_t rows = 0, capacity = 0, longest_part = 1;
+  friend bool operator==(const CacheShape&, const CacheShape&) = default;
+};
+
+// Slots of a row in a layer with this window. A token has slot position % slots; with a window that is a
+// ring which still holds all that the first of longest_part new tokens sees.
+int64_t cache_slots(const CacheShape& cache, int64_t window);
+
+// What the graphs are for: micro-batches of `samples` samples of `tokens` tokens.
+struct ModelShape {
+  ModelPurpose purpose = ModelPurpose::train;
+  int64_t samples = 1, tokens = 1;
+  CacheShape cache = {};  // generate
+};
+
+Model build_model(const ModelConfig& config, const ModelShape& shape);
 
 // The bucket tables of a model, "{layer}" filled in: embedding, one per block, head.
 std::vector<BucketTable> bucket_tables(const ModelConfig& config);

@@ -30,9 +30,9 @@ int64_t count_of(const Graph& graph, OperationKind kind) {
 
 TEST(Model, GraphsOfBothFamiliesPassTheVerifierAndPrintBack) {
   for (const char* family : {"gpt2", "llama"}) {
-    const Model model = build_model(tiny(family), 2, 16, true);
+    const Model model = build_model(tiny(family), {ModelPurpose::train, 2, 16});
     ASSERT_EQ(model.blocks.size(), 1U);
-    for (const Graph* graph : {&model.embedding, &model.blocks.front(), &model.head, &model.predict}) {
+    for (const Graph* graph : {&model.embedding, &model.blocks.front(), &model.head}) {
       verify(*graph);
       EXPECT_EQ(parse_graph(to_text(*graph)), *graph);
     }
@@ -42,7 +42,7 @@ TEST(Model, GraphsOfBothFamiliesPassTheVerifierAndPrintBack) {
 TEST(Model, LayersOfOneWindowShareTheirGraph) {
   ModelConfig config = tiny("llama");
   config.window_pattern = {4, 4, 0};
-  const Model model = build_model(config, 1, 16, true);
+  const Model model = build_model(config, {ModelPurpose::train, 1, 16});
   ASSERT_EQ(model.blocks.size(), 2U);
   EXPECT_EQ(model.block_kind, (std::vector<int32_t>{0, 0, 1, 0}));
   const auto window_of = [](const Graph& graph) {
@@ -57,9 +57,13 @@ TEST(Model, LayersOfOneWindowShareTheirGraph) {
 
 TEST(Model, ParallelBlockHasOneNormForBothBranches) {
   ModelConfig config = tiny("gpt2");
-  EXPECT_EQ(count_of(build_model(config, 1, 16, true).blocks.front(), OperationKind::layer_norm), 2);
+  EXPECT_EQ(
+      count_of(build_model(config, {ModelPurpose::train, 1, 16}).blocks.front(), OperationKind::layer_norm),
+      2);
   config.parallel_block = true;
-  EXPECT_EQ(count_of(build_model(config, 1, 16, true).blocks.front(), OperationKind::layer_norm), 1);
+  EXPECT_EQ(
+      count_of(build_model(config, {ModelPurpose::train, 1, 16}).blocks.front(), OperationKind::layer_norm),
+      1);
   for (const BucketTable& table : bucket_tables(config)) {
     for (const BucketMember& member : table.members) {
       EXPECT_EQ(member.name.find("mlp_norm"), std::string::npos) << member.name;
@@ -72,14 +76,15 @@ TEST(Model, ValidationLeavesOutWhatOnlyTrainingHas) {
   config.dropout = 0.1;
   config.label_smoothing = 0.1;
   config.z_loss = 1e-3;
-  const Model model = build_model(config, 1, 16, false);
+  const Model model = build_model(config, {ModelPurpose::score, 1, 16});
   EXPECT_EQ(count_of(model.blocks.front(), OperationKind::dropout), 0);
   for (const Operation& operation : model.head.operations) {
     if (operation.kind != OperationKind::cross_entropy) continue;
     EXPECT_EQ(operation.attributes.label_smoothing, 0);
     EXPECT_EQ(operation.attributes.z_loss, 0);
   }
-  EXPECT_GT(count_of(build_model(config, 1, 16, true).blocks.front(), OperationKind::dropout), 0);
+  EXPECT_GT(
+      count_of(build_model(config, {ModelPurpose::train, 1, 16}).blocks.front(), OperationKind::dropout), 0);
 }
 
 // Fusion takes query, key, value and gate, up as one product each, so they must be neighbours.
@@ -159,7 +164,8 @@ TEST(Model, RefusesWhatCannotBeBuilt) {
     }
   }
   EXPECT_THROW(family_defaults("bert"), Error);
-  EXPECT_THROW(build_model(tiny("gpt2"), 1, 17, true), Error);  // more tokens than learned positions
+  EXPECT_THROW(build_model(tiny("gpt2"), {ModelPurpose::train, 1, 17}),
+               Error);  // more tokens than learned positions
 }
 
 }  // namespace

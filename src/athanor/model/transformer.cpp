@@ -108,6 +108,8 @@ struct Context {
   const ModelConfig& config;
   int64_t samples, tokens;
   bool training;
+  bool cached = false;
+  CacheShape cache = {};
 
   Shape token_shape() const { return {samples, tokens}; }
   Shape residual_shape() const { return {samples, tokens, config.width}; }
@@ -117,6 +119,8 @@ struct Context {
 ValueId batch_input(Builder& builder, const Context& context, const std::string& name) {
   if (const ValueId known = builder.graph().find(name); known != no_value) return known;
   if (name == "sample_ids") return builder.input(name, {context.samples}, DType::int64, Role::batch);
+  if (name == "lengths" || name == "cache_rows")
+    return builder.input(name, {context.samples}, DType::int32, Role::batch);
   return builder.input(name, context.token_shape(), DType::int32, Role::batch);
 }
 
@@ -171,6 +175,28 @@ ValueId head_tensor(Builder& builder, const Context& context, const std::string&
   return x;
 }
 
+struct Heads {
+  ValueId query, key, value;
+};
+
+// Writes keys and values into the layer's cache and attends to what it then holds.
+ValueId cached_attention(Builder& builder, const Context& context, const std::string& prefix, Heads heads,
+                         const Attributes& attributes, ValueId out) {
+  const int64_t groups = context.config.key_value_heads_or_default();
+  const Shape shape{context.cache.rows, groups, cache_slots(context.cache, attributes.window),
+                    context.config.head_dim_or_default()};
+  const ValueId keys = builder.input(prefix + "key_cache", shape, DType::fp32, Role::cache);
+  const ValueId values = builder.input(prefix + "value_cache", shape, DType::fp32, Role::cache);
+  const ValueId positions = batch_input(builder, context, "positions");
+  const ValueId lengths = batch_input(builder, context, "lengths");
+  const ValueId rows = batch_input(builder, context, "cache_rows");
+  builder.graph().add_operation(OperationKind::cache_write,
+                                {heads.key, heads.value, positions, lengths, rows}, {keys, values});
+  builder.graph().add_operation(OperationKind::cached_attention,
+                                {heads.query, keys, values, positions, lengths, rows}, {out}, attributes);
+  return out;
+}
+
 ValueId attention(Builder& builder, const Context& context, const std::string& prefix, ValueId x,
                   int64_t window) {
   const ModelConfig& config = context.config;
@@ -186,12 +212,17 @@ ValueId attention(Builder& builder, const Context& context, const std::string& p
   Attributes attributes;
   attributes.scale = 1.0 / std::sqrt(static_cast<double>(dim));
   attributes.window = window;
+  const ValueId out =
+      builder.make(prefix + "mixed", {context.samples, context.tokens, heads, dim}, Role::activation);
+  const Shape flat_shape{context.samples, context.tokens, heads * dim};
+  if (context.cached) {
+    cached_attention(builder, context, prefix, {q, k, v}, attributes, out);
+    return linear(builder, context, prefix + "output", builder.reshape(prefix + "flat", out, flat_shape));
+  }
   attributes.probability = context.dropout();
   attributes.name = prefix + "dropout";
   const bool random = context.dropout() > 0;
   if (!random) attributes.name.clear();
-  const ValueId out =
-      builder.make(prefix + "mixed", {context.samples, context.tokens, heads, dim}, Role::activation);
   const ValueId statistic =
       builder.make(prefix + "logsumexp", {context.samples, context.tokens, heads}, Role::statistic);
   builder.graph().add_operation(
@@ -200,8 +231,7 @@ ValueId attention(Builder& builder, const Context& context, const std::string& p
        random ? batch_input(builder, context, "indices") : no_value,
        random ? batch_input(builder, context, "sample_ids") : no_value},
       {out, statistic}, attributes);
-  const ValueId flat = builder.reshape(prefix + "flat", out, {context.samples, context.tokens, heads * dim});
-  return linear(builder, context, prefix + "output", flat);
+  return linear(builder, context, prefix + "output", builder.reshape(prefix + "flat", out, flat_shape));
 }
 
 ValueId feed_forward(Builder& builder, const Context& context, const std::string& prefix, ValueId x) {
@@ -231,7 +261,12 @@ Graph block_graph(const Context& context, int64_t window, const std::string& nam
   ValueId out = feed_forward(builder, context, prefix + "mlp.", mlp_input);
   out =
       dropout(builder, context, prefix + "mlp.dropped", prefix + "mlp.output_dropout", out, Role::activation);
-  return builder.finish({builder.binary(OperationKind::add, "residual_out", middle, out, Role::residual)});
+  std::vector<ValueId> outputs{
+      builder.binary(OperationKind::add, "residual_out", middle, out, Role::residual)};
+  for (const char* cache : {"attention.key_cache", "attention.value_cache"}) {
+    if (context.cached) outputs.push_back(builder.graph().find(prefix + cache));
+  }
+  return builder.finish(std::move(outputs));
 }
 
 Graph embedding_graph(const Context& context) {
@@ -252,15 +287,41 @@ Graph embedding_graph(const Context& context) {
   return builder.finish({x});
 }
 
-Graph head_graph(const Context& context, bool predict) {
+// Logits of what follows the last token of each sample.
+Graph next_token_graph(const Context& context) {
   const ModelConfig& config = context.config;
-  Builder builder(predict ? "predict" : "head", head_table(config));
+  Builder builder("next_token", head_table(config));
+  if (config.tied_head) builder.add_table(embedding_table(config));
+  ValueId x = builder.input("residual_in", context.residual_shape(), DType::fp32, Role::residual);
+  if (context.tokens != 1) {
+    const ValueId last = builder.make("residual_last", {context.samples, 1, config.width}, Role::residual);
+    builder.graph().add_operation(OperationKind::last_token, {x, batch_input(builder, context, "lengths")},
+                                  {last});
+    x = last;
+  }
+  const ValueId normed = norm(builder, context, "final_norm", x);
+  const ValueId weight = builder.parameter(config.tied_head ? "embedding.token.weight" : "head.weight");
+  const bool capped = config.logit_soft_cap > 0;
+  ValueId logits = builder.matmul(capped ? "logits_uncapped" : "logits", normed, weight, no_value);
+  builder.graph().value(logits).role = Role::statistic;  // wide, as those the loss is computed from
+  if (capped) {
+    Attributes attributes;
+    attributes.soft_cap = config.logit_soft_cap;
+    const ValueId uncapped = logits;
+    logits = builder.make("logits", builder.graph().value(uncapped).shape, Role::statistic);
+    builder.graph().add_operation(OperationKind::soft_cap, {uncapped}, {logits}, attributes);
+  }
+  return builder.finish({logits});
+}
+
+Graph head_graph(const Context& context) {
+  const ModelConfig& config = context.config;
+  Builder builder("head", head_table(config));
   if (config.tied_head) builder.add_table(embedding_table(config));
   const ValueId x = builder.input("residual_in", context.residual_shape(), DType::fp32, Role::residual);
   const ValueId normed = norm(builder, context, "final_norm", x);
   const ValueId weight = builder.parameter(config.tied_head ? "embedding.token.weight" : "head.weight");
   const ValueId logits = builder.matmul("logits", normed, weight, no_value);
-  if (predict) return builder.finish({logits});
   const ValueId token_loss = builder.make("token_loss", context.token_shape(), Role::statistic);
   const ValueId loss = builder.make("loss", {1}, Role::scalar, DType::fp64);
   Attributes attributes;
@@ -276,23 +337,30 @@ Graph head_graph(const Context& context, bool predict) {
 
 }  // namespace
 
-Model build_model(const ModelConfig& config, int64_t micro_batch, int64_t sequence_length, bool training) {
+int64_t cache_slots(const CacheShape& cache, int64_t window) {
+  return window == 0 ? cache.capacity : std::min(cache.capacity, window + cache.longest_part - 1);
+}
+
+Model build_model(const ModelConfig& config, const ModelShape& shape) {
   validate(config);
-  if (config.positions == PositionKind::learned && sequence_length > config.maximum_positions) {
-    throw_user_error(fmt::format("a sequence of {} tokens is longer than model.maximum_positions {}",
-                                 sequence_length, config.maximum_positions),
+  const bool cached = shape.purpose == ModelPurpose::generate;
+  const int64_t longest = cached ? shape.cache.capacity : shape.tokens;
+  if (config.positions == PositionKind::learned && longest > config.maximum_positions) {
+    throw_user_error(fmt::format("a sequence of {} tokens is longer than model.maximum_positions {}", longest,
+                                 config.maximum_positions),
                      "shorten data.sequence_length or give the model more positions");
   }
+  ATHANOR_ASSERT(!cached || (shape.tokens <= shape.cache.longest_part && shape.cache.longest_part <= longest),
+                 "parts of {} tokens, {} at most, in a cache of {}", shape.tokens, shape.cache.longest_part,
+                 longest);
   Model model{.config = config,
-              .micro_batch = micro_batch,
-              .sequence_length = sequence_length,
               .embedding = {},
               .blocks = {},
               .block_kind = {},
               .head = {},
-              .predict = {},
               .bucket_kinds = {embedding_table(config), block_table(config), head_table(config)}};
-  const Context context{config, micro_batch, sequence_length, training};
+  const Context context{config, shape.samples, shape.tokens, shape.purpose == ModelPurpose::train,
+                        cached, shape.cache};
   model.embedding = embedding_graph(context);
   std::vector<int64_t> windows;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
@@ -307,8 +375,7 @@ Model build_model(const ModelConfig& config, int64_t micro_batch, int64_t sequen
     windows.push_back(window);
     model.blocks.push_back(block_graph(context, window, name));
   }
-  model.head = head_graph(context, false);
-  model.predict = head_graph(context, true);
+  model.head = cached ? next_token_graph(context) : head_graph(context);
   return model;
 }
 

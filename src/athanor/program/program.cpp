@@ -11,13 +11,14 @@ const char* name_of(StreamKind kind) {
 
 const char* name_of(BufferClass buffer_class) {
   static constexpr std::array<const char*, buffer_class_count> names = {
-      "master weights", "working weights", "gradients", "optimizer state", "average weights",
+      "master weights", "working weights", "gradients", "optimizer state", "average weights", "cache",
       "scalars",        "batch",           "residual",  "saved",           "scratch"};
   return names[static_cast<size_t>(buffer_class)];
 }
 
 const char* name_of(ProgramKind kind) {
-  static constexpr std::array<const char*, 3> names = {"train", "validate", "predict"};
+  static constexpr std::array<const char*, program_kind_count> names = {"train", "validate", "prefill",
+                                                                        "decode"};
   return names[static_cast<size_t>(kind)];
 }
 

@@ -27,13 +27,14 @@ enum class BufferClass : uint8_t {
   gradients,
   optimizer_state,
   average_weights,
+  cache,  // keys and values of the sequences that are being continued
   scalars,
   batch,     // the step's micro-batches
   residual,  // residual stream and its gradient at segment boundaries
   saved,     // kept from forward to backward
   scratch,   // values that live within one call, and kernel workspaces
 };
-inline constexpr int buffer_class_count = 10;
+inline constexpr int buffer_class_count = 11;
 const char* name_of(BufferClass buffer_class);
 bool is_persistent(BufferClass buffer_class);  // scalars and above
 
@@ -92,7 +93,13 @@ struct Call {
   std::vector<int32_t> waits;  // earlier calls, on other streams, that must have ended
 };
 
-enum class ProgramKind : uint8_t { train, validate, predict };
+// prefill: several tokens of a sequence into the cache, and what follows the last. decode: one token of each
+// sequence.
+enum class ProgramKind : uint8_t { train, validate, prefill, decode };
+inline constexpr int program_kind_count = 4;
+inline constexpr bool uses_cache(ProgramKind kind) {
+  return kind == ProgramKind::prefill || kind == ProgramKind::decode;
+}
 const char* name_of(ProgramKind kind);
 
 struct StepProgram {

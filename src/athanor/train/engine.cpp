@@ -8,6 +8,7 @@
 
 #include "athanor/base/error.h"
 #include "athanor/base/philox.h"
+#include "athanor/checkpoint/tensor_conversion.h"
 #include "athanor/device/cpu_device.h"
 #include "athanor/execute/resolved_program.h"
 #include "athanor/machine/host.h"
@@ -18,19 +19,9 @@ namespace athanor {
 
 namespace {
 
-double load(const std::byte* data, DType dtype, int64_t index) {
-  switch (dtype) {
-    case DType::fp64:
-      return reinterpret_cast<const double*>(data)[index];
-    case DType::fp32:
-      return static_cast<double>(reinterpret_cast<const float*>(data)[index]);
-    case DType::bf16:
-      return static_cast<double>(static_cast<float>(reinterpret_cast<const BFloat16*>(data)[index]));
-    case DType::fp16:
-      return static_cast<double>(static_cast<float>(reinterpret_cast<const Float16*>(data)[index]));
-    default:
-      return 0;
-  }
+double value_at(const TensorView& view, int64_t element) {
+  const size_t size = size_of(view.dtype);
+  return float_at(view.dtype, {view.data + static_cast<size_t>(element) * size, size}, 0);
 }
 
 // Index of the first element that is not finite, in row-major order, or -1.
@@ -42,7 +33,7 @@ int64_t first_non_finite(const TensorView& view) {
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = 0; i < width; ++i) {
       const int64_t at = row * (by_token ? view.token_stride : 0) + i;
-      if (!std::isfinite(load(view.data, view.dtype, at))) return row * width + i;
+      if (!std::isfinite(value_at(view, at))) return row * width + i;
     }
   }
   return -1;
@@ -95,7 +86,16 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)) {
   if (options_.validation_micro_batch > 0) {
     requests.push_back({ProgramKind::validate, 1, options_.validation_micro_batch, options_.sequence_length});
   }
-  if (options_.predict) requests.push_back({ProgramKind::predict, 1, 1, options_.sequence_length});
+  const GenerationShape& generation = options_.generation;
+  if (generation.rows > 0) {
+    ATHANOR_ASSERT(!generation.prefill_lengths.empty());
+    const CacheShape cache{
+        generation.rows, generation.capacity,
+        *std::max_element(generation.prefill_lengths.begin(), generation.prefill_lengths.end())};
+    for (const int64_t length : generation.prefill_lengths)
+      requests.push_back({ProgramKind::prefill, 1, 1, length, cache});
+    requests.push_back({ProgramKind::decode, 1, generation.rows, 1, cache});
+  }
   set_ = std::make_shared<const ProgramSet>(compile(options_.model, requests, options_.compile, backend_));
   const int64_t samples = std::max(options_.micro_batch, options_.validation_micro_batch);
   for (int64_t sample = 0; sample < std::max<int64_t>(samples, 1); ++sample) {
@@ -129,8 +129,7 @@ void Engine::initialise() {
     for (const BucketMember& member : table.members) {
       const RandomKey key(options_.seed, RandomPurpose::initial_weights, member.name);
       const auto count = static_cast<size_t>(member.length());
-      const auto bytes = executor_->persistent("master." + table.name);
-      const bool wide = state_type(table) == DType::fp64;
+      const auto bytes = executor_->persistent(weight_buffer(table));
       const auto fill = [&](auto* out) {
         if (member.initial_deviation > 0) {
           fill_normal(key, 0, member.initial_deviation, out, count);
@@ -142,10 +141,17 @@ void Engine::initialise() {
           for (size_t i = 0; i < count; ++i) out[i] += static_cast<Element>(member.initial_mean);
         }
       };
-      if (wide) {
+      const DType dtype = type_of(table, weight_buffer(table));
+      if (dtype == DType::fp64) {
         fill(reinterpret_cast<double*>(bytes.data()) + member.offset);
-      } else {
+      } else if (dtype == DType::fp32) {
         fill(reinterpret_cast<float*>(bytes.data()) + member.offset);
+      } else {
+        std::vector<float> wide(count);
+        fill(wide.data());
+        const size_t element = size_of(dtype);
+        convert_floats(DType::fp32, std::as_bytes(std::span(wide)), dtype,
+                       bytes.subspan(static_cast<size_t>(member.offset) * element, count * element));
       }
     }
     for (const char* state : {"first_moment.", "second_moment.", "momentum."}) {
@@ -163,7 +169,7 @@ void Engine::initialise() {
 
 void Engine::refresh_working() {
   for (const BucketTable& table : set_->tables) {
-    if (!executor_->has_persistent("working." + table.name)) continue;
+    if (!trains() || !executor_->has_persistent("working." + table.name)) continue;
     const auto* master = reinterpret_cast<const float*>(executor_->persistent("master." + table.name).data());
     const auto working = executor_->persistent("working." + table.name);
     const auto convert = [&](auto* out) {
@@ -187,13 +193,21 @@ void Engine::swap_average() {
   refresh_working();
 }
 
-size_t Engine::program_index(ProgramKind kind, int32_t micro_batches) const {
+size_t Engine::program_index(ProgramKind kind, int32_t micro_batches, int64_t sequence_length) const {
   for (size_t i = 0; i < set_->programs.size(); ++i) {
     const StepProgram& program = set_->programs[i];
-    if (program.kind == kind && program.micro_batches == micro_batches) return i;
+    if (program.kind == kind && program.micro_batches == micro_batches &&
+        program.sequence_length == sequence_length) {
+      return i;
+    }
   }
-  ATHANOR_ASSERT(false, "no {} program for {} micro-batches", name_of(kind), micro_batches);
+  ATHANOR_ASSERT(false, "no {} program for {} micro-batches of {} tokens", name_of(kind), micro_batches,
+                 sequence_length);
   return 0;
+}
+
+size_t Engine::train_index(size_t micro_batches) const {
+  return program_index(ProgramKind::train, static_cast<int32_t>(micro_batches), options_.sequence_length);
 }
 
 StepInputs Engine::inputs_for(std::span<const Batch> batches, int64_t step, int64_t optimizer_step,
@@ -229,7 +243,7 @@ StepResult Engine::train_step(std::span<const Batch> micro_batches, int64_t step
   StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
   inputs.loss_limit = limits.loss;
   inputs.norm_limit = limits.gradient_norm;
-  executor_->run(program_index(ProgramKind::train, static_cast<int32_t>(micro_batches.size())), inputs);
+  executor_->run(train_index(micro_batches.size()), inputs);
   StepResult step_result = result();
   step_result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return step_result;
@@ -241,15 +255,14 @@ StepResult Engine::observed_step(std::span<const Batch> micro_batches, int64_t s
   StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
   inputs.loss_limit = limits.loss;
   inputs.norm_limit = limits.gradient_norm;
-  executor_->run_observed(program_index(ProgramKind::train, static_cast<int32_t>(micro_batches.size())),
-                          inputs, observe);
+  executor_->run_observed(train_index(micro_batches.size()), inputs, observe);
   return result();
 }
 
 std::optional<NonFinite> Engine::locate_non_finite(std::span<const Batch> micro_batches, int64_t step,
                                                    int64_t optimizer_step, double learning_rate) {
   const StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
-  const size_t index = program_index(ProgramKind::train, static_cast<int32_t>(micro_batches.size()));
+  const size_t index = train_index(micro_batches.size());
   std::optional<NonFinite> found;
   executor_->run_observed(index, inputs, {}, [&](const Observation& seen) {
     if (seen.operation->kind == OperationKind::clip)
@@ -274,7 +287,7 @@ std::optional<NonFinite> Engine::locate_non_finite(std::span<const Batch> micro_
                           describe(seen.operation->part),
                           call.micro_batch,
                           at - holder.first,
-                          load(views[i].data, views[i].dtype, element)};
+                          value_at(views[i], element)};
       }
     };
     look(seen.inputs, seen.operation->inputs);  // a bad weight shows before what it spoils
@@ -286,36 +299,27 @@ std::optional<NonFinite> Engine::locate_non_finite(std::span<const Batch> micro_
 
 Engine::Evaluation Engine::evaluate(const Batch& batch) {
   const StepInputs inputs = inputs_for({&batch, 1}, 0, 0, 0);
-  executor_->run(program_index(ProgramKind::validate, 1), inputs);
+  executor_->run(program_index(ProgramKind::validate, 1, options_.sequence_length), inputs);
   return {executor_->scalar("loss"), executor_->scalar("valid_tokens")};
 }
 
-std::vector<double> Engine::predict(const Batch& batch, int64_t position) {
-  const size_t index = program_index(ProgramKind::predict, 1);
-  executor_->run(index, inputs_for({&batch, 1}, 0, 0, 0));
-  const StepProgram& program = set_->programs[index];
-  const Call& head = program.calls.back();
-  const Template& block = program.templates[static_cast<size_t>(head.template_id)];
-  const DType dtype = block.graph.value(block.graph.outputs.at(0)).dtype;
-  const auto bytes = executor_->transient(index, "logits");
-  std::vector<double> logits(static_cast<size_t>(options_.model.vocabulary));
-  for (size_t v = 0; v < logits.size(); ++v) {
-    logits[v] = load(bytes.data(), dtype, position * options_.model.vocabulary + static_cast<int64_t>(v));
-  }
-  return logits;
+DType Engine::type_of(const BucketTable& table, const std::string& buffer) {
+  const auto bytes = static_cast<int64_t>(executor_->persistent(buffer).size());
+  // Not always what was asked for: a backend without fp64 products runs the model in fp32.
+  if (bytes == table.length() * 8) return DType::fp64;
+  if (bytes == table.length() * 4) return DType::fp32;
+  return options_.compile.precision == Precision::bf16 ? DType::bf16 : DType::fp16;
 }
 
-// Not what was asked for: a backend without fp64 products runs the model in fp32.
-DType Engine::state_type(const BucketTable& table) {
-  const size_t bytes = executor_->persistent("master." + table.name).size();
-  return bytes == static_cast<size_t>(table.length()) * sizeof(double) ? DType::fp64 : DType::fp32;
+std::string Engine::weight_buffer(const BucketTable& table) const {
+  return (trains() ? "master." : "working.") + table.name;
 }
 
 std::vector<NamedTensor> Engine::members(const std::string& buffer, const std::string& prefix) {
   std::vector<NamedTensor> result;
   for (const BucketTable& table : set_->tables) {
     if (!executor_->has_persistent(buffer + table.name)) continue;
-    const DType dtype = state_type(table);
+    const DType dtype = type_of(table, buffer + table.name);
     const auto element = static_cast<int64_t>(size_of(dtype));
     const auto bytes = executor_->persistent(buffer + table.name);
     for (const BucketMember& member : table.members) {
@@ -328,7 +332,7 @@ std::vector<NamedTensor> Engine::members(const std::string& buffer, const std::s
 }
 
 std::vector<NamedTensor> Engine::weights() {
-  return members("master.", "");
+  return members(trains() ? "master." : "working.", "");
 }
 
 std::vector<NamedTensor> Engine::gradients() {

@@ -21,6 +21,16 @@ namespace athanor {
 
 enum class KernelSet : uint8_t { cpu, reference };
 
+// Sequences to continue: how many at a time and how long they may get, and the lengths in which prompts are
+// taken (each a program).
+struct GenerationShape {
+  int64_t rows = 0, capacity = 0;
+  std::vector<int64_t> prefill_lengths = {};
+
+  // Prompts in parts of 16, 64 and 256 tokens, where the capacity allows.
+  static GenerationShape of(int64_t rows, int64_t capacity);
+};
+
 struct EngineOptions {
   ModelConfig model;
   CompileOptions compile;
@@ -30,7 +40,7 @@ struct EngineOptions {
   int64_t micro_batch = 1, sequence_length = 1;
   std::vector<int32_t> micro_batch_counts{1};  // train programs to have: one per number of micro-batches
   int64_t validation_micro_batch = 0;          // 0: no validate program
-  bool predict = false;                        // a program of one sample that gives logits
+  GenerationShape generation;                  // rows 0: no programs that continue sequences
 };
 
 // Values above which a step is not to be committed.
@@ -101,10 +111,17 @@ class Engine {
   };
   Evaluation evaluate(const Batch& batch);
 
-  // Logits [sequence_length, vocabulary] of one sample, as fp32 or fp64 values widened to double.
-  std::vector<double> predict(const Batch& batch, int64_t position);
+  // Puts tokens of a sequence into its row of the cache behind the `position` tokens it holds (0: a new
+  // sequence), in as many parts as it takes. Returns the logits of what follows; valid until the next call.
+  // What a row gives does not depend on the others. At least one token, and none beyond the capacity.
+  std::span<const double> prefill(int64_t row, int64_t position, std::span<const int32_t> tokens);
+  // One more token for each row whose position (tokens it holds) is not negative.
+  void decode(std::span<const int32_t> tokens, std::span<const int32_t> positions);
+  // Of what follows in a row after decode(); valid until the next call.
+  std::span<const double> logits(int64_t row);
 
-  // Master weights by logical name; with the optimizer's state ("first_moment.NAME", ...) and averages.
+  // The weights by logical name: the master weights, or, in an engine that does not train, its only copy;
+  // with the optimizer's state ("first_moment.NAME", ...) and averages.
   std::vector<NamedTensor> weights();
   std::vector<NamedTensor> state();
   // Makes the working copies from the master weights (after loading).
@@ -121,11 +138,15 @@ class Engine {
   int threads() const { return threads_; }
 
  private:
-  size_t program_index(ProgramKind kind, int32_t micro_batches) const;
+  size_t program_index(ProgramKind kind, int32_t micro_batches, int64_t sequence_length) const;
+  size_t train_index(size_t micro_batches) const;
+  bool trains() const { return !options_.micro_batch_counts.empty(); }
+  std::string weight_buffer(const BucketTable& table) const;
+  std::span<const double> widen_logits(size_t index, int64_t row);
   StepInputs inputs_for(std::span<const Batch> batches, int64_t step, int64_t optimizer_step,
                         double learning_rate);
   StepResult result() const;
-  DType state_type(const BucketTable& table);
+  DType type_of(const BucketTable& table, const std::string& buffer);
   std::vector<NamedTensor> members(const std::string& buffer, const std::string& prefix);
 
   EngineOptions options_;
@@ -136,6 +157,7 @@ class Engine {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Executor> executor_;
   std::vector<int32_t> indices_;
+  std::vector<double> logits_;
 };
 
 // The backend description of a kernel table, for the compiler.

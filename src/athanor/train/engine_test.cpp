@@ -26,7 +26,7 @@ TEST(InitialWeights, DependOnSeedNameAndElement_P132_Only) {
     options.threads = 3;
     options.micro_batch = 1;
     options.micro_batch_counts = {1, 4};
-    options.predict = true;
+    options.generation = GenerationShape::of(2, 8);
     options.validation_micro_batch = 3;
     EXPECT_EQ(changed(expected, initial_weights(options)), "");
     options.kernels = KernelSet::reference;

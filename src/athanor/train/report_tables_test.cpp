@@ -68,7 +68,7 @@ TEST(ReportTables, ElementsAddUp) {
 
 TEST(ReportTables, MemoryIsThatOfTheLargestProgram) {
   EngineOptions options = tiny_options("gpt2");
-  options.predict = true;
+  options.generation = GenerationShape::of(1, 8);
   const Engine engine(options);
   const std::string text = memory_summary(engine.programs());
   for (const char* part :

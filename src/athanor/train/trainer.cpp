@@ -40,7 +40,7 @@ EngineOptions engine_options(const RunOptions& options, bool validates) {
   engine.sequence_length = options.data.sequence_length;
   engine.micro_batch_counts = micro_batch_counts(options.batch, options.micro_batch);
   engine.validation_micro_batch = validates ? options.micro_batch : 0;
-  engine.predict = options.sample.length > 0;
+  if (options.sample.length > 0) engine.generation = GenerationShape::of(1, options.data.sequence_length);
   return engine;
 }
 
@@ -403,16 +403,23 @@ class Run {
   void write_sample() {
     if (!data_.tokenizer) return;  // no text to show ids as
     const Tokenizer& tokenizer = *data_.tokenizer;
-    const std::string prompt = options_.sample.prompt.empty() ? "\n" : options_.sample.prompt;
+    const SampleOptions& sample = options_.sample;
+    const std::string prompt = sample.prompt.empty() ? "\n" : sample.prompt;
     const std::optional<int32_t> end_of_text = tokenizer.end_of_text();
+    const bool averaged = options_.compile.optimizer.average_decay > 0;
+    if (averaged) engine_.swap_average();
+    const std::vector<std::vector<int32_t>> prompts{tokenizer.encode(prompt)};
     std::vector<int32_t> ids;
-    generate(engine_, tokenizer.encode(prompt), tokenizer.vocabulary_size(),
-             {options_.sample.length, options_.sample.temperature, options_.sample.top_k, options_.seed},
-             [&](int32_t token) {
+    generate(engine_, prompts,
+             {.length = sample.length,
+              .vocabulary = tokenizer.vocabulary_size(),
+              .sampling = {.temperature = sample.temperature, .top_k = sample.top_k, .seed = options_.seed}},
+             [&](size_t, int32_t token) {
                if (token == end_of_text || asked_to_end()) return false;
                ids.push_back(token);
                return true;
              });
+    if (averaged) engine_.swap_average();
     context_.terminal.print("the model writes:\n" +
                             printable_lines(prompt + tokenizer.decode(ids, {.continuation = true})) + "\n");
   }

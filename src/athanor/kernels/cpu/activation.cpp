@@ -32,6 +32,20 @@ void gelu_span(ConstSpan x, Span y, int64_t count) {
   });
 }
 
+void soft_cap_span(ConstSpan x, Span y, int64_t count, float cap) {
+  Source source(x);
+  Sink sink(y);
+  const Float inverse = splat(1 / cap), factor = splat(cap);
+  for_chunks(count, [&](int64_t i, int64_t n) HWY_ATTR {
+    const float* from = source.get(i, n);
+    float* to = sink.get(i);
+    for_vectors(n, [&](int64_t j, auto extent) HWY_ATTR {
+      store(hn::Mul(factor, hyperbolic_tangent(hn::Mul(inverse, load(from + j, extent)))), to + j, extent);
+    });
+    sink.put(to, i, n);
+  });
+}
+
 void gelu_gradient_span(ConstSpan dy, ConstSpan x, Span dx, int64_t count) {
   Source dy_source(dy), x_source(x);
   Sink sink(dx);
@@ -98,6 +112,7 @@ namespace athanor::cpu {
 
 HWY_EXPORT(gelu_span);
 HWY_EXPORT(gelu_gradient_span);
+HWY_EXPORT(soft_cap_span);
 HWY_EXPORT(swiglu_span);
 HWY_EXPORT(swiglu_gradient_span);
 
@@ -113,6 +128,13 @@ void gelu(ThreadTeam& team, int64_t rows, int64_t features, ConstRows x, Rows y)
   for_spans(team, rows, features, x.stride == features && y.stride == features,
             [&](int64_t row, int64_t column, int64_t count) {
               HWY_DYNAMIC_DISPATCH(gelu_span)(x.at(row, column), y.at(row, column), count);
+            });
+}
+
+void soft_cap(ThreadTeam& team, int64_t rows, int64_t features, float cap, ConstRows x, Rows y) {
+  for_spans(team, rows, features, x.stride == features && y.stride == features,
+            [&](int64_t row, int64_t column, int64_t count) {
+              HWY_DYNAMIC_DISPATCH(soft_cap_span)(x.at(row, column), y.at(row, column), count, cap);
             });
 }
 

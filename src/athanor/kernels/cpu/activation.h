@@ -1,4 +1,5 @@
-// GELU (Hendrycks, Gimpel 2016, tanh form) and SwiGLU (Shazeer 2020) on the CPU, forward and backward.
+// GELU (Hendrycks, Gimpel 2016, tanh form) and SwiGLU (Shazeer 2020) on the CPU, forward and backward, and
+// soft caps of logits.
 //
 // Called by the kernel table's adapters; the row functions also by products that apply an activation to a
 // tile while it is in the cache. Operands are [rows, features] with strides and types (fp32, bf16, fp16) of
@@ -16,6 +17,9 @@ namespace athanor::cpu {
 // y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 void gelu(ThreadTeam& team, int64_t rows, int64_t features, ConstRows x, Rows y);
 void gelu_row(ConstSpan x, Span y, int64_t count);
+
+// y = cap tanh(x / cap).
+void soft_cap(ThreadTeam& team, int64_t rows, int64_t features, float cap, ConstRows x, Rows y);
 
 // dx = dy * gelu'(x).
 void gelu_gradient(ThreadTeam& team, int64_t rows, int64_t features, ConstRows dy, ConstRows x, Rows dx);

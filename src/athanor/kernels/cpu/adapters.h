@@ -1,6 +1,6 @@
 // From the views of the kernel table to the plain operands of the kernels in this folder.
 //
-// Used by layer_kernels.cpp and step_kernels.cpp alone. Thread safety: pure functions.
+// Used by layer_kernels.cpp, step_kernels.cpp and cache_kernels.cpp alone. Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -51,5 +51,6 @@ inline void set_storage_types(KernelTable& table, OperationKind kind, Kernel ker
 
 void add_layer_kernels(KernelTable& table);  // layer_kernels.cpp
 void add_step_kernels(KernelTable& table);   // step_kernels.cpp
+void add_cache_kernels(KernelTable& table);  // cache_kernels.cpp
 
 }  // namespace athanor::cpu

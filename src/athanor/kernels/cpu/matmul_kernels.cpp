@@ -8,6 +8,7 @@
 #include "athanor/kernels/cpu/column_sum.h"
 #include "athanor/kernels/cpu/cpu_kernels.h"
 #include "athanor/kernels/cpu/matmul.h"
+#include "athanor/kernels/cpu/vector_product.h"
 
 namespace athanor {
 namespace {
@@ -50,12 +51,27 @@ ProductShape shape_of(const Shape& left, DType left_type, const Shape& right, DT
   return shape;
 }
 
-// What a run needs, made when the program is loaded. The workspace was reserved for compact operands; if
-// strided ones need more, it is here.
+// The workspace was reserved for compact operands and whole chunks; if others need more, it is here.
+struct Workspace {
+  Workspace(std::span<std::byte> reserved, int64_t bytes) : bytes_(reserved) {
+    const auto needed = static_cast<size_t>(bytes);
+    if (needed <= reserved.size()) return;
+    memory_.resize(needed + 64);
+    void* start = memory_.data();
+    size_t space = memory_.size();
+    bytes_ = {static_cast<std::byte*>(std::align(64, needed, start, space)), needed};
+  }
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> memory_;
+  std::span<std::byte> bytes_;
+};
+
+// What a run needs, made when the program is loaded.
 struct Prepared {
   ProductPlan plan;
-  std::vector<std::byte> memory;
-  std::span<std::byte> workspace;
+  Workspace workspace;
 };
 
 template <ProductForm form>
@@ -65,15 +81,9 @@ std::shared_ptr<const void> prepare(const KernelArguments& arguments, int thread
       shape_of<form>(left.shape, left.dtype, right.shape, right.dtype, arguments.outputs[0].dtype);
   shape.left_stride = row_stride(left);
   shape.right_stride = row_stride(right);
-  auto prepared = std::make_shared<Prepared>(Prepared{ProductPlan(shape, threads), {}, arguments.workspace});
-  const auto needed = static_cast<size_t>(prepared->plan.workspace_bytes());
-  if (needed > prepared->workspace.size()) {
-    prepared->memory.resize(needed + 64);
-    void* start = prepared->memory.data();
-    size_t space = prepared->memory.size();
-    prepared->workspace = {static_cast<std::byte*>(std::align(64, needed, start, space)), needed};
-  }
-  return prepared;
+  ProductPlan plan(shape, threads);
+  Workspace workspace(arguments.workspace, plan.workspace_bytes());
+  return std::make_shared<Prepared>(Prepared{std::move(plan), std::move(workspace)});
 }
 
 template <ProductForm form>
@@ -99,7 +109,7 @@ void run(const KernelArguments& arguments, const KernelContext& context) {
     operands.accumulate = arguments.accumulate;
   }
   const auto& prepared = *static_cast<const Prepared*>(arguments.prepared);
-  prepared.plan.run(*context.team, operands, prepared.workspace);
+  prepared.plan.run(*context.team, operands, prepared.workspace.bytes());
 }
 
 void run_bias_gradient(const KernelArguments& arguments, const KernelContext& context) {
@@ -113,6 +123,44 @@ int64_t bias_gradient_workspace_bytes(const Attributes&, Types inputs, Types, in
   return cpu::column_sum_workspace_bytes(inputs[0].shape.rows(), inputs[0].shape[-1]);
 }
 
+// Programs that continue sequences by a token each have [B,1,K]: always the kernel for vectors, whatever B,
+// so that a sequence's bits do not depend on how many others there are.
+bool is_vector_product(const Shape& x) {
+  return x.rank() == 3 && x[1] == 1;
+}
+
+int64_t vector_bytes(const Shape& x, const Shape& weight, DType weight_type, int threads) {
+  return cpu::vector_product_workspace_bytes(x.rows(), weight[0], weight[1], weight_type, threads);
+}
+
+std::shared_ptr<const void> prepare_forward(const KernelArguments& arguments, int threads) {
+  const TensorView &x = arguments.inputs[0], &weight = arguments.inputs[1];
+  if (!is_vector_product(x.shape)) return prepare<ProductForm::forward>(arguments, threads);
+  return std::make_shared<Workspace>(arguments.workspace,
+                                     vector_bytes(x.shape, weight.shape, weight.dtype, threads));
+}
+
+int64_t forward_workspace_bytes(const Attributes& attributes, Types inputs, Types outputs, int threads) {
+  const Shape& x = inputs[0].shape;
+  return is_vector_product(x) ? vector_bytes(x, inputs[1].shape, inputs[1].dtype, threads)
+                              : workspace_bytes<ProductForm::forward>(attributes, inputs, outputs, threads);
+}
+
+void run_forward(const KernelArguments& arguments, const KernelContext& context) {
+  const TensorView &x = arguments.inputs[0], &weight = arguments.inputs[1];
+  if (!is_vector_product(x.shape)) return run<ProductForm::forward>(arguments, context);
+  cpu::vector_product(*context.team,
+                      {.tokens = x.shape.rows(),
+                       .outputs = weight.shape[0],
+                       .inputs = weight.shape[1],
+                       .x = input_rows(x),
+                       .weight = input_rows(weight),
+                       .bias = {arguments.inputs[2].data, arguments.inputs[2].dtype},
+                       .y = output_rows(arguments.outputs[0]),
+                       .activated = output_rows(arguments.outputs[1])},
+                      static_cast<const Workspace*>(arguments.prepared)->bytes().data());
+}
+
 template <ProductForm form>
 void add(KernelTable& table, OperationKind kind) {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
@@ -123,7 +171,9 @@ void add(KernelTable& table, OperationKind kind) {
 }  // namespace
 
 void add_cpu_matmul_kernels(KernelTable& table) {
-  add<ProductForm::forward>(table, OperationKind::matmul);
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
+    table.set(OperationKind::matmul, dtype,
+              {.run = run_forward, .prepare = prepare_forward, .workspace_bytes = forward_workspace_bytes});
   add<ProductForm::input_gradient>(table, OperationKind::matmul_input_gradient);
   add<ProductForm::weight_gradient>(table, OperationKind::matmul_weight_gradient);
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})

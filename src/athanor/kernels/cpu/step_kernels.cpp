@@ -29,6 +29,12 @@ void run_load_batch(const KernelArguments& a, const KernelContext& context) {
   copy_batch(batch.sample_ids, a.outputs[5]);
 }
 
+void run_load_tokens(const KernelArguments& a, const KernelContext& context) {
+  const HostBatch& batch = context.step->micro_batches.at(static_cast<size_t>(a.micro_batch));
+  const int32_t* words[] = {batch.token_ids, batch.positions, batch.lengths, batch.cache_rows};
+  for (size_t i = 0; i < std::size(words); ++i) copy_batch(words[i], a.outputs[i]);
+}
+
 void run_cross_entropy(const KernelArguments& a, const KernelContext& context) {
   const TensorView &logits = a.inputs[0], &valid_tokens = a.inputs[2];
   const Attributes& attributes = *a.attributes;
@@ -135,6 +141,7 @@ void run_lamb(const KernelArguments& a, const KernelContext& context) {
 void add_step_kernels(KernelTable& table) {
   using enum OperationKind;
   table.set(load_batch, DType::int32, {.run = run_load_batch});
+  table.set(load_tokens, DType::int32, {.run = run_load_tokens});
   set_storage_types(table, OperationKind::cross_entropy, {.run = run_cross_entropy});
   table.set(count_valid, DType::fp64, {.run = run_count_valid});
   const auto sum_bytes = [](const Attributes&, Types in, Types, int) {
@@ -169,6 +176,7 @@ namespace athanor {
 void add_cpu_elementwise_kernels(KernelTable& table) {
   cpu::add_layer_kernels(table);
   cpu::add_step_kernels(table);
+  cpu::add_cache_kernels(table);
 }
 
 }  // namespace athanor

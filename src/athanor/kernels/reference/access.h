@@ -86,6 +86,7 @@ void add_norm(KernelTable& table);
 void add_elementwise(KernelTable& table);
 void add_rotary(KernelTable& table);
 void add_attention(KernelTable& table);
+void add_cache(KernelTable& table);
 void add_loss(KernelTable& table);
 void add_batch(KernelTable& table);
 void add_optimizer(KernelTable& table);

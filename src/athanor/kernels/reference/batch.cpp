@@ -25,10 +25,19 @@ void load_batch(const KernelArguments& a, const KernelContext& context) {
   copy(batch.sample_ids, a.outputs[5]);
 }
 
+void load_tokens(const KernelArguments& a, const KernelContext& context) {
+  const HostBatch& batch = context.step->micro_batches.at(static_cast<size_t>(a.micro_batch));
+  copy(batch.token_ids, a.outputs[0]);
+  copy(batch.positions, a.outputs[1]);
+  copy(batch.lengths, a.outputs[2]);
+  copy(batch.cache_rows, a.outputs[3]);
+}
+
 }  // namespace
 
 void add_batch(KernelTable& table) {
   table.set(OperationKind::load_batch, DType::int32, {.run = load_batch});
+  table.set(OperationKind::load_tokens, DType::int32, {.run = load_tokens});
 }
 
 }  // namespace athanor::reference

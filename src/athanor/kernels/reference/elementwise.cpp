@@ -1,5 +1,6 @@
 // Operations that treat each element by itself: activations, sums, casts, dropout.
 #include <array>
+#include <cmath>
 
 #include "athanor/kernels/dropout_coordinates.h"
 #include "athanor/kernels/reference/access.h"
@@ -65,6 +66,11 @@ void cast(const KernelArguments& a, const KernelContext&) {
   map(a.inputs[0], nullptr, a.outputs[0], [](double x, double) { return x; });
 }
 
+void soft_cap(const KernelArguments& a, const KernelContext&) {
+  const double cap = a.attributes->soft_cap;
+  map(a.inputs[0], nullptr, a.outputs[0], [cap](double x, double) { return cap * std::tanh(x / cap); });
+}
+
 // y = addend + x * (kept ? 1 / (1 - probability) : 0); features count through all dims after [B,S].
 void dropout(const KernelArguments& a, const KernelContext& context) {
   const TensorView &x = a.inputs[0], &samples = a.inputs[1], &indices = a.inputs[2], &addend = a.inputs[3];
@@ -95,6 +101,7 @@ void add_elementwise(KernelTable& table) {
   set_all(table, OperationKind::add, {.run = add});
   set_all(table, OperationKind::cast, {.run = cast});
   set_all(table, OperationKind::dropout, {.run = dropout});
+  set_all(table, OperationKind::soft_cap, {.run = soft_cap});
 }
 
 }  // namespace athanor::reference

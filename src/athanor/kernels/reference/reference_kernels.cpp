@@ -9,6 +9,7 @@ void add_reference_kernels(KernelTable& table) {
   reference::add_elementwise(table);
   reference::add_rotary(table);
   reference::add_attention(table);
+  reference::add_cache(table);
   reference::add_loss(table);
   reference::add_batch(table);
   reference::add_optimizer(table);

@@ -1,0 +1,146 @@
+#include "athanor/train/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+#include "athanor/base/error.h"
+#include "athanor/data/batch.h"
+
+namespace athanor {
+
+namespace {
+
+// Windows over `count` tokens from `begin` on: inputs [first, first + length), labels one further, cut at the
+// end.
+class Windows {
+ public:
+  Windows(const TokenSource& source, const EvaluateOptions& options, int64_t length)
+      : source_(source), options_(options), length_(length) {
+    const TokenRange all{0, source.token_count()};
+    const TokenRange range = options.range.size() > 0 ? options.range : all;
+    ATHANOR_ASSERT(range.begin >= 0 && range.end <= all.end);
+    begin_ = range.begin;
+    count_ = range.size();
+    if (options.max_tokens > 0) count_ = std::min(count_, options.max_tokens);
+    if (count_ < 2) {
+      throw_user_error(fmt::format("the data has {} tokens", count_),
+                       "at least two are needed: the first one only serves to predict the second");
+    }
+    stride_ = options.stride > 0 ? options.stride : length;
+    ATHANOR_ASSERT(stride_ <= length);
+  }
+
+  int64_t tokens() const { return count_ - 1; }  // to score
+  // Windows until the last token has been scored.
+  int64_t windows() const {
+    return tokens() <= length_ ? 1 : 1 + (tokens() - length_ + stride_ - 1) / stride_;
+  }
+
+  Batch empty(int64_t rows) const {
+    const auto elements = static_cast<size_t>(rows * length_);
+    Batch batch;
+    batch.samples = rows;
+    batch.sequence_length = length_;
+    batch.token_ids.assign(elements, 0);
+    batch.labels.assign(elements, ignored_label);
+    batch.positions.assign(elements, 0);
+    // What fills up is a document of its own: masks compare positions, and its are as low as the first's.
+    batch.documents.assign(elements, std::numeric_limits<int32_t>::max());
+    batch.sample_ids.assign(static_cast<size_t>(rows), no_sample);
+    return batch;
+  }
+
+  // Puts a window into a row of a batch; returns the tokens that it scores.
+  std::vector<int32_t> cut(int64_t window, int64_t row, Batch& batch) const {
+    const int64_t inputs = std::min(length_, tokens() - window * stride_);
+    const int64_t first = begin_ + window * stride_;
+    const auto at = static_cast<size_t>(row * length_), used = static_cast<size_t>(inputs);
+    std::vector<int32_t> ids(used + 1);
+    source_.read(first, ids);
+    std::copy_n(ids.begin(), used, batch.token_ids.begin() + static_cast<int64_t>(at));
+    batch.sample_ids[static_cast<size_t>(row)] = window;
+    cut_documents(first, inputs, at, batch);
+    std::vector<int32_t> scored;
+    const int64_t from = window == 0 ? 0 : length_ - stride_;
+    TokenRange unlearned = source_.unlearned_in({first + from + 1, first + inputs + 1});
+    for (int64_t i = from; i < inputs; ++i) {
+      const int64_t token = first + i + 1;  // the label
+      if (token >= unlearned.end && unlearned.size() > 0)
+        unlearned = source_.unlearned_in({token, first + inputs + 1});
+      if (token >= unlearned.begin && token < unlearned.end) continue;
+      const int32_t id = ids[static_cast<size_t>(i) + 1];
+      batch.labels[at + static_cast<size_t>(i)] = id;
+      scored.push_back(id);
+    }
+    return scored;
+  }
+
+ private:
+  void cut_documents(int64_t first, int64_t inputs, size_t at, Batch& batch) const {
+    const bool by_document = options_.reset_positions || options_.mask_documents;
+    int64_t end = by_document ? source_.document_at(first).end : std::numeric_limits<int64_t>::max();
+    int32_t position = 0, number = 0;
+    for (int64_t i = 0; i < inputs; ++i) {
+      if (first + i == end) {
+        end = source_.document_at(first + i).end;
+        if (options_.mask_documents) ++number;
+        if (options_.reset_positions) position = 0;
+      }
+      batch.positions[at + static_cast<size_t>(i)] = position++;
+      batch.documents[at + static_cast<size_t>(i)] = number;
+    }
+  }
+
+  const TokenSource& source_;
+  const EvaluateOptions& options_;
+  int64_t length_, begin_ = 0, count_ = 0, stride_ = 0;
+};
+
+}  // namespace
+
+double Scores::loss() const {
+  return tokens > 0 ? loss_sum / static_cast<double>(tokens) : std::numeric_limits<double>::quiet_NaN();
+}
+double Scores::perplexity() const {
+  return std::exp(loss());
+}
+double Scores::bits_per_byte() const {
+  return bytes > 0 ? loss_sum / std::numbers::ln2 / static_cast<double>(bytes)
+                   : std::numeric_limits<double>::quiet_NaN();
+}
+
+Scores evaluate(Engine& engine, const TokenSource& source, const EvaluateOptions& options,
+                const Tokenizer* tokenizer,
+                const std::function<bool(int64_t done, int64_t total)>& progress) {
+  const int64_t rows = engine.options().validation_micro_batch,
+                vocabulary = engine.options().model.vocabulary;
+  const Windows windows(source, options, engine.options().sequence_length);
+  Scores scores;
+  if (tokenizer != nullptr) scores.bytes = 0;
+  for (int64_t window = 0; window < windows.windows(); window += rows) {
+    Batch batch = windows.empty(rows);
+    for (int64_t row = 0; row < rows && window + row < windows.windows(); ++row) {
+      for (const int32_t id : windows.cut(window + row, row, batch)) {
+        if (tokenizer == nullptr || tokenizer->is_special(id)) continue;
+        scores.bytes += static_cast<int64_t>(tokenizer->token_bytes(id).size());
+      }
+    }
+    const auto [least, most] = std::minmax_element(batch.token_ids.begin(), batch.token_ids.end());
+    const int32_t label = *std::max_element(batch.labels.begin(), batch.labels.end());
+    if (*least < 0 || std::max(*most, label) >= vocabulary) {
+      throw_user_error(fmt::format("the data holds token {}, the model has a vocabulary of {}",
+                                   *least < 0 ? *least : std::max(*most, label), vocabulary),
+                       "the data must be made with the model's tokenizer");
+    }
+    const Engine::Evaluation part = engine.evaluate(batch);
+    scores.loss_sum += part.loss_sum;
+    scores.tokens += static_cast<int64_t>(part.valid_tokens);
+    if (progress && !progress(scores.tokens, windows.tokens())) break;
+  }
+  return scores;
+}
+
+}  // namespace athanor
