@@ -31,11 +31,13 @@ std::string format_of(const TokenSource& source) {
   return fmt::format("llm.c token file, {}-byte tokens", tokens == nullptr ? 0 : width_of(tokens->id_type()));
 }
 
-// One bit for each id that was seen.
+// One bit for each id that was seen, up to some id: a file says any.
 class IdSet {
  public:
+  static constexpr int32_t limit = 1 << 24;
   void add(std::span<const int32_t> ids) {
     for (const int32_t id : ids) {
+      if (id >= limit) continue;
       const auto place = static_cast<size_t>(id) / 64;
       if (place >= bits_.size()) bits_.resize(place + 1);
       bits_[place] |= uint64_t{1} << (id % 64);
@@ -69,7 +71,7 @@ void read_tokens(const TokenSource& source, Inspection& inspection) {
     inspection.damage = error.message();
   }
   inspection.distinct_ids = seen.count();
-  if (inspection.distinct_ids == 0) inspection.smallest_id = 0;
+  if (at == 0) inspection.smallest_id = 0;
 }
 
 void count_unlearned(const TokenSource& source, Inspection& inspection) {
@@ -153,7 +155,9 @@ std::string describe(const Inspection& inspection) {
                               lengths[2], lengths[3], lengths[4]));
   line("ids", fmt::format("{} to {}, {} different{}", inspection.smallest_id, inspection.largest_id,
                           inspection.distinct_ids,
-                          inspection.vocabulary > 0 ? fmt::format(" of {}", inspection.vocabulary) : ""));
+                          inspection.largest_id >= IdSet::limit ? fmt::format(" below {}", IdSet::limit)
+                          : inspection.vocabulary > 0           ? fmt::format(" of {}", inspection.vocabulary)
+                                                                : ""));
   if (inspection.tokenizer != 0) line("tokenizer", fmt::format("{:08x}", inspection.tokenizer));
   line("damaged", inspection.damage.empty() ? "no" : inspection.damage);
   for (size_t i = 0; i < inspection.first_documents.size(); ++i)

@@ -10,6 +10,7 @@ namespace athanor {
 namespace {
 
 constexpr size_t first_block_bytes = size_t{1} << 20, largest_block_bytes = size_t{1} << 28;
+constexpr size_t largest_line_bytes = size_t{1} << 26;  // JSON takes many times its size while it is read
 
 // A whole line without its line feed.
 bool is_separator(std::string_view line, std::string_view separator) {
@@ -50,9 +51,10 @@ std::optional<TextBlock> TextBlocks::next() {
     if (!file_) file_ = files_.open(input.path);
     const auto left = static_cast<size_t>(std::max<int64_t>(0, file_->size() - place_.offset));
     for (size_t size = first_block_bytes;; size *= 2) {
-      if (size > largest_block_bytes) {
+      const size_t largest = input.kind == InputKind::text ? largest_block_bytes : largest_line_bytes;
+      if (size > largest) {
         throw_user_error(fmt::format("'{}', byte {}: {} MiB without a place to cut at", input.path,
-                                     place_.offset, largest_block_bytes >> 20),
+                                     place_.offset, largest >> 20),
                          input.kind == InputKind::text ? "text has spaces or line breaks now and then"
                                                        : "each line is one JSON object");
       }

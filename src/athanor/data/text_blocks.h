@@ -53,7 +53,7 @@ class TextBlocks {
   TextBlocks(FileEnvironment& files, std::vector<InputFile> inputs,
              std::shared_ptr<const Tokenizer> tokenizer, std::string separator, TextPlace begin = {});
 
-  // Refuses a line or a stretch without a safe cut of more than 256 MiB.
+  // Refuses a stretch without a safe cut of more than 256 MiB, and a line of JSON of more than 64 MiB.
   std::optional<TextBlock> next();
 
  private:

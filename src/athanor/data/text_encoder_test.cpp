@@ -212,6 +212,8 @@ TEST(TextEncoder, BadLinesAreNamedOrCounted) {
       "{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}\n{\"text\": \"\xff\"}\n";
   EXPECT_THAT(error_of([&] { documents_of(lines, InputKind::json_lines); }),
               HasSubstr("x:2: \"text\" is no string but number"));
+  EXPECT_THAT(error_of([&] { documents_of(std::string(1000, '['), InputKind::json_lines); }),
+              HasSubstr("x:1: it is nested more than 64 deep"));
   EXPECT_THAT(error_of([&] { documents_of("\n\n\n{", InputKind::json_lines); }),
               HasSubstr("x:4: this is no JSON"));
   MemoryFileEnvironment files;

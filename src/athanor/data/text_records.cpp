@@ -11,6 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int deepest = 64;  // each level takes memory
 constexpr const char* hint =
     "a line is an object with \"messages\", with \"prompt\" and \"answer\", or with the text field";
 
@@ -96,7 +97,10 @@ void TextRecordReader::add_message(const std::string& role, const std::string& c
 TextRecord TextRecordReader::read(std::string_view json) const {
   Json object;
   try {
-    object = Json::parse(json);
+    object = Json::parse(json, [](int depth, Json::parse_event_t, const Json&) {
+      if (depth > deepest) throw_user_error(fmt::format("it is nested more than {} deep", deepest), hint);
+      return true;
+    });
   } catch (const Json::exception& error) {
     throw_user_error(fmt::format("this is no JSON: {}", error.what()), hint);
   }
