@@ -91,6 +91,11 @@ class Build {
     return text;
   }
 
+  bool is_begun() const {
+    const std::string path = work_path("plan");
+    return files_.exists(path) && read_file(files_, path, largest_note) == plan();
+  }
+
   bool has_split() const { return options_.split.validation > 0 || options_.split.test > 0; }
 
   std::vector<std::pair<DocumentSplit::Part, std::string>> parts() const {
@@ -104,7 +109,8 @@ class Build {
   }
 
   void refuse_existing() const {
-    if (options_.overwrite) return;
+    // What a build that was stopped has written, it may write again.
+    if (options_.overwrite || is_begun()) return;
     for (const auto& [part, prefix] : parts()) {
       for (const char* ending : {".tokens", ".bin", ".idx"}) {
         const bool megatron = options_.format == DatasetFormat::megatron;
@@ -117,8 +123,7 @@ class Build {
 
   // Finds the segments of a build of the same texts that did not end.
   void resume() {
-    const std::string wanted = plan(), path = work_path("plan");
-    if (files_.exists(path) && read_file(files_, path, largest_note) == wanted) {
+    if (is_begun()) {
       for (size_t number = 0;; ++number) {
         const auto note = usable_segment(number);
         if (!note) break;
@@ -127,7 +132,7 @@ class Build {
     }
     remove_segments_from(notes_.size());
     if (!notes_.empty()) report_.resumed_bytes = notes_.back().bytes;
-    write_file_atomically(files_, path, wanted);
+    write_file_atomically(files_, work_path("plan"), plan());
   }
 
   std::optional<SegmentNote> usable_segment(size_t number) const {
@@ -153,10 +158,10 @@ class Build {
 
   void remove_work() {
     remove_segments_from(0);
-    files_.remove(work_path("plan"));
     for (const std::string& name : files_.list(work_folder(options_))) {  // of builds that were killed
       if (is_temporary_name(name)) files_.remove(work_path(name));
     }
+    files_.remove(work_path("plan"));
   }
 
   bool all_read() const {

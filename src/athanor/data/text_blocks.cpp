@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-constexpr size_t first_block_bytes = size_t{1} << 20, largest_block_bytes = size_t{1} << 28;
+constexpr size_t largest_block_bytes = size_t{1} << 28;
 constexpr size_t largest_line_bytes = size_t{1} << 26;  // JSON takes many times its size while it is read
 
 // A whole line without its line feed.
@@ -26,11 +26,13 @@ bool may_become_separator(std::string_view line, std::string_view separator) {
 }  // namespace
 
 TextBlocks::TextBlocks(FileEnvironment& files, std::vector<InputFile> inputs,
-                       std::shared_ptr<const Tokenizer> tokenizer, std::string separator, TextPlace begin)
+                       std::shared_ptr<const Tokenizer> tokenizer, std::string separator, size_t block_bytes,
+                       TextPlace begin)
     : files_(files),
       inputs_(std::move(inputs)),
       tokenizer_(std::move(tokenizer)),
       separator_(std::move(separator)),
+      block_bytes_(block_bytes),
       place_(begin) {
   if (separator_.find_first_of("\r\n") != std::string::npos) {
     throw_user_error("the document separator holds a line break", "it is compared with one line at a time");
@@ -50,7 +52,7 @@ std::optional<TextBlock> TextBlocks::next() {
     ATHANOR_ASSERT(input.kind == InputKind::text || input.kind == InputKind::json_lines);
     if (!file_) file_ = files_.open(input.path);
     const auto left = static_cast<size_t>(std::max<int64_t>(0, file_->size() - place_.offset));
-    for (size_t size = first_block_bytes;; size *= 2) {
+    for (size_t size = block_bytes_;; size *= 2) {
       const size_t largest = input.kind == InputKind::text ? largest_block_bytes : largest_line_bytes;
       if (size > largest) {
         throw_user_error(fmt::format("'{}', byte {}: {} MiB without a place to cut at", input.path,

@@ -51,7 +51,8 @@ class TextBlocks {
   // feed is allowed) ends a document and belongs to none; an empty separator cuts nothing. Every file ends
   // one.
   TextBlocks(FileEnvironment& files, std::vector<InputFile> inputs,
-             std::shared_ptr<const Tokenizer> tokenizer, std::string separator, TextPlace begin = {});
+             std::shared_ptr<const Tokenizer> tokenizer, std::string separator, size_t block_bytes,
+             TextPlace begin = {});
 
   // Refuses a stretch without a safe cut of more than 256 MiB, and a line of JSON of more than 64 MiB.
   std::optional<TextBlock> next();
@@ -65,6 +66,7 @@ class TextBlocks {
   const std::vector<InputFile> inputs_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::string separator_;
+  const size_t block_bytes_;
   TextPlace place_;
   std::unique_ptr<ReadableFile> file_;  // the one of the place
 };

@@ -18,7 +18,7 @@ TextEncoder::TextEncoder(FileEnvironment& files, std::vector<InputFile> inputs,
     : tokenizer_(std::move(tokenizer)),
       options_(options),
       records_(*tokenizer_, options.chat, options.field),
-      blocks_(files, std::move(inputs), tokenizer_, options.separator, begin) {
+      blocks_(files, std::move(inputs), tokenizer_, options.separator, options.block_bytes, begin) {
   if (!tokenizer_->end_of_text()) {
     throw_user_error("the tokenizer names no end-of-text token, which closes each document",
                      "name one in its tokenizer_config.json (eos_token), or take another tokenizer");

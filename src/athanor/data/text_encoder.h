@@ -26,8 +26,9 @@ struct TextOptions {
   std::string separator = {};  // see TextBlocks
   std::string field = "text";  // member of a line of JSON lines that holds plain text
   ChatTemplate chat = ChatTemplate::plain;
-  bool skip_bad = false;  // leave out lines that cannot be read, and count them
-  int threads = 0;        // 0: one for each core
+  bool skip_bad = false;                 // leave out lines that cannot be read, and count them
+  int threads = 0;                       // 0: one for each core
+  size_t block_bytes = size_t{1} << 20;  // of text that a thread takes at a time; changes no id
 };
 
 // The ids of one block. A document that has text is closed by one end-of-text token.

@@ -80,7 +80,7 @@ std::vector<std::string> documents_of(const std::string& contents, InputKind kin
 }
 
 std::vector<std::string> split(const std::string& text, const std::string& separator) {
-  return documents_of(text, InputKind::text, {.separator = separator});
+  return documents_of(text, InputKind::text, {.separator = separator, .block_bytes = size_t{1} << 14});
 }
 
 TEST(TextEncoder, LinesThatEqualTheSeparatorCut) {
@@ -98,9 +98,9 @@ TEST(TextEncoder, LinesThatEqualTheSeparatorCut) {
   EXPECT_THAT(error_of([] { split("a", "a\nb"); }), HasSubstr("line break"));
 }
 
-// Separators, long lines and line breaks at and around the borders of blocks of 1 MiB.
+// Separators, long lines and line breaks at and around the borders of blocks of 16 KiB.
 TEST(TextEncoder, BlocksDoNotShow) {
-  constexpr size_t block = size_t{1} << 20;
+  constexpr size_t block = size_t{1} << 14;
   for (const std::string& separator : {std::string("---"), std::string()}) {
     for (int shift = -5; shift <= (separator.empty() ? -5 : 5); ++shift) {
       std::string text(block + static_cast<size_t>(shift + 5) - 5, 'x');
@@ -121,9 +121,8 @@ TEST(TextEncoder, BlocksDoNotShow) {
 TEST(TextEncoder, TheSameForEveryNumberOfThreadsAndFromEveryPlace) {
   MemoryFileEnvironment files;
   std::string text, lines;
-  for (int i = 0; text.size() < 2'500'000; ++i)
-    text += fmt::format("line {}\n{}", i, i % 97 == 0 ? "%\n" : "");
-  for (int i = 0; lines.size() < 1'500'000; ++i) lines += fmt::format("{{\"text\": \"number {}\"}}\n", i);
+  for (int i = 0; text.size() < 100'000; ++i) text += fmt::format("line {}\n{}", i, i % 97 == 0 ? "%\n" : "");
+  for (int i = 0; lines.size() < 60'000; ++i) lines += fmt::format("{{\"text\": \"number {}\"}}\n", i);
   write_file_atomically(files, "a", text);
   write_file_atomically(files, "b", lines);
   write_file_atomically(files, "empty", "");
@@ -133,7 +132,8 @@ TEST(TextEncoder, TheSameForEveryNumberOfThreadsAndFromEveryPlace) {
                                          {"a", InputKind::text}};
   const auto run = [&](int threads, TextPlace begin, std::vector<TextPlace>* places) {
     Collector collector;
-    TextEncoder encoder(files, inputs, bytes(), {.separator = "%", .threads = threads}, begin);
+    TextEncoder encoder(files, inputs, bytes(),
+                        {.separator = "%", .threads = threads, .block_bytes = 1 << 14}, begin);
     std::vector<int32_t> ids;
     while (const auto block = encoder.next()) {
       ids.insert(ids.end(), block->ids.begin(), block->ids.end());
@@ -232,13 +232,13 @@ TEST(TextEncoder, BadLinesAreNamedOrCounted) {
 TEST(TextEncoder, ErrorsComeInOrder) {
   MemoryFileEnvironment files;
   std::string lines;
-  while (lines.size() < 1'500'000) lines += "{\"text\": \"some words of a text\"}\n";
+  while (lines.size() < 30'000) lines += "{\"text\": \"some words of a text\"}\n";
   const auto good = std::count(lines.begin(), lines.end(), '\n');
   lines += "first\n";
-  while (lines.size() < 6'000'000) lines += "later\n";
+  while (lines.size() < 120'000) lines += "later\n";
   write_file_atomically(files, "x", lines);
   TextEncoder encoder(files, {{"x", InputKind::json_lines}, {"gone", InputKind::text}}, bytes(),
-                      {.threads = 4});
+                      {.threads = 4, .block_bytes = 1 << 14});
   EXPECT_TRUE(encoder.next());
   EXPECT_THAT(error_of([&] { encoder.next(); }), HasSubstr(fmt::format("x:{}: ", good + 1)));
   TextEncoder missing(files, {{"gone", InputKind::text}}, bytes(), {});
