@@ -80,7 +80,7 @@ TEST_F(DataCommand, BuildsInspectsAndTrains) {
   EXPECT_NE(trained.output.find("the model writes"), std::string::npos) << trained.output;
   EXPECT_TRUE(exists("runs/r/tokenizer.json"));
   const ProgramResult generated =
-      expect_done({"generate", "runs/r", "--prompt", "In the beginning", "--length", "3"});
+      expect_done({"generate", "runs/r", "--prompt", "In the beginning", "--max-tokens", "3"});
   EXPECT_EQ(generated.output.substr(0, 16), "In the beginning");
 }
 
