@@ -1,5 +1,6 @@
 // `athanor data` as people and scripts use it, and runs on what it makes.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "athanor/base/file_environment.h"
