@@ -23,10 +23,20 @@ class Plan {
     }
   }
 
-  void add(std::string name, const std::vector<std::string>& logical, bool transposed = false) {
-    ExchangedTensor tensor{.name = std::move(name), .shape = {}, .transposed = transposed, .parts = {}};
+  // What the following names begin with, there and here.
+  void enter(std::string there, std::string here) {
+    there_ = std::move(there);
+    here_ = std::move(here);
+  }
+
+  // `end` ends the name there and all names here.
+  void add(std::string_view name, std::initializer_list<std::string_view> logical, std::string_view end = {},
+           bool transposed = false) {
+    ExchangedTensor tensor{
+        .name = fmt::format("{}{}{}", there_, name, end), .shape = {}, .transposed = transposed, .parts = {}};
     int64_t outputs = 0;
-    for (const std::string& part : logical) {
+    for (const std::string_view member : logical) {
+      const std::string part = fmt::format("{}{}{}", here_, member, end);
       const auto found = shapes_.find(part);
       ATHANOR_ASSERT(found != shapes_.end(), "{} is no parameter", part);
       outputs += found->second.front();
@@ -45,6 +55,7 @@ class Plan {
   }
 
  private:
+  std::string there_, here_;
   std::map<std::string, std::vector<int64_t>> shapes_;  // of parameters without a place yet
   std::vector<ExchangedTensor> tensors_;
 };
@@ -54,20 +65,18 @@ std::vector<ExchangedTensor> gpt2_tensors(const ModelConfig& model) {
   plan.add("transformer.wte.weight", {"embedding.token.weight"});
   plan.add("transformer.wpe.weight", {"embedding.position.weight"});
   for (int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::string there = fmt::format("transformer.h.{}.", layer), here = fmt::format("block.{}.", layer);
-    for (const char* kind : {".weight", ".bias"}) {
-      const std::string end = kind;
+    plan.enter(fmt::format("transformer.h.{}.", layer), fmt::format("block.{}.", layer));
+    for (const std::string_view end : {".weight", ".bias"}) {
       const bool matrix = end == ".weight";
-      plan.add(there + "ln_1" + end, {here + "attention_norm" + end});
-      plan.add(there + "attn.c_attn" + end,
-               {here + "attention.query" + end, here + "attention.key" + end, here + "attention.value" + end},
-               matrix);
-      plan.add(there + "attn.c_proj" + end, {here + "attention.output" + end}, matrix);
-      plan.add(there + "ln_2" + end, {here + "mlp_norm" + end});
-      plan.add(there + "mlp.c_fc" + end, {here + "mlp.up" + end}, matrix);
-      plan.add(there + "mlp.c_proj" + end, {here + "mlp.down" + end}, matrix);
+      plan.add("ln_1", {"attention_norm"}, end);
+      plan.add("attn.c_attn", {"attention.query", "attention.key", "attention.value"}, end, matrix);
+      plan.add("attn.c_proj", {"attention.output"}, end, matrix);
+      plan.add("ln_2", {"mlp_norm"}, end);
+      plan.add("mlp.c_fc", {"mlp.up"}, end, matrix);
+      plan.add("mlp.c_proj", {"mlp.down"}, end, matrix);
     }
   }
+  plan.enter({}, {});
   plan.add("transformer.ln_f.weight", {"final_norm.weight"});
   plan.add("transformer.ln_f.bias", {"final_norm.bias"});
   if (!model.tied_head) plan.add("lm_head.weight", {"head.weight"});
@@ -78,8 +87,8 @@ std::vector<ExchangedTensor> llama_tensors(const ModelConfig& model) {
   Plan plan(model);
   plan.add("model.embed_tokens.weight", {"embedding.token.weight"});
   for (int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::string there = fmt::format("model.layers.{}.", layer), here = fmt::format("block.{}.", layer);
-    plan.add(there + "input_layernorm.weight", {here + "attention_norm.weight"});
+    plan.enter(fmt::format("model.layers.{}.", layer), fmt::format("block.{}.", layer));
+    plan.add("input_layernorm.weight", {"attention_norm.weight"});
     for (const auto& [theirs, ours] : {std::pair{"self_attn.q_proj", "attention.query"},
                                        {"self_attn.k_proj", "attention.key"},
                                        {"self_attn.v_proj", "attention.value"},
@@ -87,11 +96,12 @@ std::vector<ExchangedTensor> llama_tensors(const ModelConfig& model) {
                                        {"mlp.gate_proj", "mlp.gate"},
                                        {"mlp.up_proj", "mlp.up"},
                                        {"mlp.down_proj", "mlp.down"}}) {
-      plan.add(there + theirs + ".weight", {here + ours + ".weight"});
-      if (model.bias) plan.add(there + theirs + ".bias", {here + ours + ".bias"});
+      plan.add(theirs, {ours}, ".weight");
+      if (model.bias) plan.add(theirs, {ours}, ".bias");
     }
-    plan.add(there + "post_attention_layernorm.weight", {here + "mlp_norm.weight"});
+    plan.add("post_attention_layernorm.weight", {"mlp_norm.weight"});
   }
+  plan.enter({}, {});
   plan.add("model.norm.weight", {"final_norm.weight"});
   if (!model.tied_head) plan.add("lm_head.weight", {"head.weight"});
   return plan.take();
