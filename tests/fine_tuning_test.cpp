@@ -116,6 +116,23 @@ TEST_F(FineTuning, EveryKindOfSourceGivesTheSameWeights) {
   }
 }
 
+TEST_F(FineTuning, AllFormsOfAModelWriteTheSameText) {
+  expect_done(train("base", {"model.base=tiny-llama"}));
+  expect_done({"export", "runs/base", "--output", "out"});
+  expect_done({"import", "out", "--output", "in"});
+  const auto text = [&](const std::string& model) {
+    const ProgramResult result =
+        run({"generate", model, "--prompt", "In the", "--max-tokens", "20", "--seed", "5", "--threads", "1"});
+    EXPECT_EQ(result.exit_code, 0) << model << result.errors;
+    EXPECT_GT(result.output.size(), 10U);
+    return result.output;
+  };
+  const std::string expected = text("runs/base");
+  for (const char* model : {"out", "in", "in/checkpoints/step_00000000.safetensors"}) {
+    EXPECT_EQ(text(model), expected) << model;
+  }
+}
+
 TEST_F(FineTuning, ARunGoesOnFromItsOwnCheckpointsAfterwards) {
   expect_done(train("base", {"model.base=tiny-gpt2"}));
   expect_done(train("whole", {"train.init_from=runs/base", "train.seed=7"}));

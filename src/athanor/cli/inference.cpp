@@ -12,7 +12,6 @@
 #include "athanor/cli/run_folder.h"
 #include "athanor/observe/format.h"
 #include "athanor/tokenizer/open_tokenizer.h"
-#include "athanor/tokenizer/tokenizer_files.h"
 #include "athanor/train/load_weights.h"
 
 namespace athanor {
@@ -55,11 +54,7 @@ std::optional<RunOptions> run_at(FileEnvironment& files, const std::string& path
 std::shared_ptr<const Tokenizer> tokenizer_of(FileEnvironment& files, const InferenceArguments& arguments,
                                               const ModelSource& source) {
   if (!arguments.tokenizer.empty()) return open_tokenizer(files, arguments.tokenizer);
-  if (!source.tokenizer_json.empty()) {
-    return std::make_shared<const Tokenizer>(
-        read_tokenizer_json(source.tokenizer_json, source.weights->path()));
-  }
-  if (!source.tokenizer.empty()) return open_tokenizer(files, source.tokenizer);
+  if (auto tokenizer = tokenizer_of(files, source)) return tokenizer;
   // Checkpoints of before there were others hold none: their runs were on bytes.
   auto bytes = open_tokenizer(files, "bytes");
   const bool fits = source.model.vocabulary >= bytes->vocabulary_size() &&
