@@ -177,6 +177,7 @@ TEST_F(GenerationTest, EvaluatesSetsAndFiles) {
   expect_refused({"evaluate", "runs/demo", "--data", "nothing"}, "nothing");
   expect_refused({"evaluate", "runs/demo", "--stride", "1000"}, "--stride 1000");
   expect_refused({"evaluate", "runs/demo", "--tokens", "-5"}, "--tokens");
+  expect_refused({"evaluate", "runs/demo", "--sequence", "2000000000"}, "--sequence 2000000000");
   EXPECT_NE(run({"evaluate", "runs/demo"}).output.find("bits per byte"), std::string::npos);
 }
 

@@ -125,6 +125,11 @@ void evaluate_command(const EvaluateArguments& arguments) {
   options.sequence_length = arguments.sequence > 0 ? arguments.sequence
                             : inference.run        ? inference.trained_length
                                             : std::min(usual_length, inference.model.maximum_positions);
+  if (options.sequence_length > inference.model.maximum_positions) {
+    throw_user_error(fmt::format("--sequence {}: the model has {} positions", options.sequence_length,
+                                 inference.model.maximum_positions),
+                     "shorten it");
+  }
   if (arguments.stride > options.sequence_length) {
     throw_user_error(
         fmt::format("--stride {}: a window has {} tokens", arguments.stride, options.sequence_length),

@@ -51,8 +51,8 @@ std::optional<RunOptions> run_at(FileEnvironment& files, const std::string& path
   return std::nullopt;
 }
 
-std::shared_ptr<const Tokenizer> tokenizer_of(FileEnvironment& files, const InferenceArguments& arguments,
-                                              const ModelSource& source) {
+std::shared_ptr<const Tokenizer> tokenizer_for(FileEnvironment& files, const InferenceArguments& arguments,
+                                               const ModelSource& source) {
   if (!arguments.tokenizer.empty()) return open_tokenizer(files, arguments.tokenizer);
   if (auto tokenizer = tokenizer_of(files, source)) return tokenizer;
   // Checkpoints of before there were others hold none: their runs were on bytes.
@@ -81,7 +81,7 @@ Inference open_inference(const InferenceArguments& arguments) {
   for (const std::string& note : source.notes) fmt::print(stderr, "note: {}\n", note);
   inference.model = source.model;
   inference.weights = source.weights;
-  inference.tokenizer = tokenizer_of(files, arguments, source);
+  inference.tokenizer = tokenizer_for(files, arguments, source);
   for (const int64_t id : source.tokens.end) inference.end_ids.push_back(static_cast<int32_t>(id));
   if (inference.tokenizer != nullptr && inference.tokenizer->end_of_text())
     inference.end_ids.push_back(*inference.tokenizer->end_of_text());
