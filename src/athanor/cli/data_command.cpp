@@ -64,7 +64,8 @@ BuildOptions build_options(FileEnvironment& files, const DataBuildArguments& arg
                    .test = arguments.test_fraction,
                    .seed = static_cast<uint64_t>(arguments.split_seed)};
   options.overwrite = arguments.overwrite;
-  if (options.output.empty() || options.output.ends_with('/')) {
+  const std::string name = options.output.substr(options.output.rfind('/') + 1);
+  if (name.empty() || name == "." || name == "..") {
     throw_user_error(fmt::format("--output '{}' is no beginning of a file name", options.output),
                      "as data/books, for data/books.tokens");
   }
@@ -86,6 +87,14 @@ void data_build_command(const DataBuildArguments& arguments) {
   const int64_t begin = monotonic_ns();
   const auto elapsed = [&] { return seconds_of(monotonic_ns() - begin); };
   const auto bar = make_progress_bar(stderr);
+  // With something in it, as what a build goes on from, the folder stays.
+  struct RemoveIfEmpty {
+    ~RemoveIfEmpty() {
+      std::error_code kept;
+      std::filesystem::remove(folder, kept);
+    }
+    std::string folder;
+  } remove{work_folder(options)};
   const BuildReport report = build_dataset(files, options, [&](const BuildProgress& now) {
     if (!bar->is_due()) return;
     bar->update({.stage = "encoding",
@@ -95,8 +104,6 @@ void data_build_command(const DataBuildArguments& arguments) {
                                        format_exact(now.tokens))});
   });
   bar->finish();
-  std::error_code kept;  // with a file of somebody else in it the folder stays
-  std::filesystem::remove(work_folder(options), kept);
   std::string text;
   if (report.resumed_bytes > 0) {
     text += fmt::format("went on behind {} bytes of a build that had been stopped\n",

@@ -8,6 +8,7 @@
 #include "athanor/data/megatron_dataset.h"
 #include "athanor/data/text_files.h"
 #include "athanor/data/token_file.h"
+#include "athanor/tokenizer/open_tokenizer.h"
 
 namespace athanor {
 namespace {
@@ -61,11 +62,18 @@ class Build {
   }
 
   BuildReport run() {
+    refuse_inputs_as_outputs();
     refuse_existing();
     files_.make_directories(work_folder(options_));
     const auto lock = options_.lock ? options_.lock(work_folder(options_)) : nullptr;
     resume();
-    encode();
+    try {
+      encode();
+      count_documents();
+    } catch (const Error&) {
+      if (!is_worth_going_on()) try_to_remove_work();
+      throw;
+    }
     write_parts();
     write_tokenizer();
     remove_work();
@@ -77,7 +85,8 @@ class Build {
   std::string segment_path(size_t number) const { return work_path(fmt::format("{:06}.tokens", number)); }
   std::string note_path(size_t number) const { return work_path(fmt::format("{:06}.note", number)); }
 
-  // Everything that decides the tokens: a build goes on only where all of it is the same.
+  // Everything that decides the tokens: a build goes on only where all of it is the same. The outputs too,
+  // since it may write over what is there under these names.
   std::string plan() const {
     std::string text =
         fmt::format("plan 1\ntokenizer {:08x}\nseparator {}\nfield {}\nchat {}\nskip_bad {}\nsegment {}\n",
@@ -88,12 +97,15 @@ class Build {
       text += fmt::format("input {} {} {} {}\n", static_cast<int>(input.kind), status ? status->size : -1,
                           status ? status->modified_ns : -1, input.path);
     }
+    for (const std::string& path : output_paths()) text += fmt::format("output {}\n", path);
     return text;
   }
 
   bool is_begun() const {
-    const std::string path = work_path("plan");
-    return files_.exists(path) && read_file(files_, path, largest_note) == plan();
+    const std::string path = work_path("plan"), wanted = plan();
+    const auto size = static_cast<int64_t>(wanted.size());  // of many files above any limit
+    const auto status = files_.status(path);
+    return status && status->size == size && read_file(files_, path, size) == wanted;
   }
 
   bool has_split() const { return options_.split.validation > 0 || options_.split.test > 0; }
@@ -108,16 +120,34 @@ class Build {
     return list;
   }
 
+  std::vector<std::string> output_paths() const {
+    std::vector<std::string> paths;
+    for (const auto& [part, prefix] : parts()) {
+      if (options_.format == DatasetFormat::megatron) {
+        paths.push_back(prefix + ".bin");
+        paths.push_back(prefix + ".idx");
+      } else {
+        paths.push_back(prefix + ".tokens");
+      }
+    }
+    if (writes_tokenizer()) paths.push_back(tokenizer_path());
+    return paths;
+  }
+
+  void refuse_inputs_as_outputs() const {
+    for (const std::string& output : output_paths()) {
+      if (!is_one_of(inputs_, output)) continue;
+      throw_user_error(fmt::format("'{}' is both a text to read and a file to write", output),
+                       "choose another output");
+    }
+  }
+
   void refuse_existing() const {
     // What a build that was stopped has written, it may write again.
     if (options_.overwrite || is_begun()) return;
-    for (const auto& [part, prefix] : parts()) {
-      for (const char* ending : {".tokens", ".bin", ".idx"}) {
-        const bool megatron = options_.format == DatasetFormat::megatron;
-        if (megatron == (ending == std::string(".tokens")) || !files_.exists(prefix + ending)) continue;
-        throw_user_error(fmt::format("'{}{}' exists already", prefix, ending),
-                         "choose another output, or --overwrite");
-      }
+    for (const std::string& path : output_paths()) {
+      if (!files_.exists(path) || (path == tokenizer_path() && has_tokenizer_already())) continue;
+      throw_user_error(fmt::format("'{}' exists already", path), "choose another output, or --overwrite");
     }
   }
 
@@ -131,6 +161,7 @@ class Build {
       }
     }
     remove_segments_from(notes_.size());
+    remove_temporaries();
     if (!notes_.empty()) report_.resumed_bytes = notes_.back().bytes;
     write_file_atomically(files_, work_path("plan"), plan());
   }
@@ -158,10 +189,23 @@ class Build {
 
   void remove_work() {
     remove_segments_from(0);
-    for (const std::string& name : files_.list(work_folder(options_))) {  // of builds that were killed
+    remove_temporaries();
+    files_.remove(work_path("plan"));
+  }
+
+  // Of builds that were killed.
+  void remove_temporaries() {
+    for (const std::string& name : files_.list(work_folder(options_))) {
       if (is_temporary_name(name)) files_.remove(work_path(name));
     }
-    files_.remove(work_path("plan"));
+  }
+
+  void try_to_remove_work() {
+    try {
+      remove_work();
+    } catch (const Error&) {
+      // What is wrong with the disk is told already; the next build removes it.
+    }
   }
 
   bool all_read() const {
@@ -265,7 +309,8 @@ class Build {
     }
   }
 
-  void write_parts() {
+  // Fills the report in, and refuses what would be a part without a document before any part is written.
+  void count_documents() {
     for (const SegmentNote& note : notes_) {
       report_.tokens += note.tokens;
       report_.documents += note.documents;
@@ -278,6 +323,22 @@ class Build {
           fmt::format("the texts hold no document ({} bytes in {} files)", total_bytes_, inputs_.size()),
           "give files with text in them");
     }
+    for (const auto& [part, prefix] : parts()) {
+      bool has_any = false;
+      for (int64_t number = 0; number < report_.documents && !has_any; ++number)
+        has_any = options_.split.part_of(number) == part;
+      if (has_any) continue;
+      throw_user_error(fmt::format("none of the {} documents falls into '{}'", report_.documents, prefix),
+                       "give it a larger share, or more documents");
+    }
+  }
+
+  // Whether there is a segment that a later build may go on from.
+  bool is_worth_going_on() const {
+    return std::any_of(notes_.begin(), notes_.end(), [](const SegmentNote& note) { return note.tokens > 0; });
+  }
+
+  void write_parts() {
     for (const auto& entry : parts()) {
       const DocumentSplit::Part part = entry.first;
       const std::string& prefix = entry.second;
@@ -285,10 +346,6 @@ class Build {
       const auto fill = [&](auto& writer) {
         write_documents(part, writer, written.documents);
         written.tokens = writer.token_count();
-        if (written.documents > 0) return;
-        throw_user_error(
-            fmt::format("none of the {} documents falls into '{}'", report_.documents, written.path),
-            "give it a larger share, or more documents");
       };
       if (options_.format == DatasetFormat::megatron) {
         write_megatron_dataset(files_, prefix, options_.tokenizer->vocabulary_size(), fill);
@@ -301,10 +358,23 @@ class Build {
     }
   }
 
+  bool writes_tokenizer() const { return token_file_options(*options_.tokenizer).tokenizer_identity != 0; }
+  std::string tokenizer_path() const { return options_.output + ".tokenizer.json"; }
+
+  // It may be the very file that the tokenizer came from.
+  bool has_tokenizer_already() const {
+    if (!files_.exists(tokenizer_path())) return false;
+    try {
+      return open_tokenizer(files_, tokenizer_path())->identity() == options_.tokenizer->identity();
+    } catch (const Error&) {
+      return false;  // a file of another kind, or a damaged one
+    }
+  }
+
   void write_tokenizer() {
-    if (token_file_options(*options_.tokenizer).tokenizer_identity == 0) return;
-    report_.tokenizer_path = options_.output + ".tokenizer.json";
-    options_.tokenizer->save(files_, report_.tokenizer_path);
+    if (!writes_tokenizer()) return;
+    report_.tokenizer_path = tokenizer_path();
+    if (!has_tokenizer_already()) options_.tokenizer->save(files_, report_.tokenizer_path);
   }
 
   FileEnvironment& files_;

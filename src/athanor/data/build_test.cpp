@@ -210,6 +210,7 @@ TEST_F(BuildTest, BadLinesAndEmptyTexts) {
                      {"bad.jsonl", InputKind::json_lines},
                      {"empty.txt", InputKind::unknown}};
   EXPECT_THAT(error_of([&] { build(); }), HasSubstr("bad.jsonl:2: "));
+  EXPECT_THAT(leftovers(), testing::IsEmpty());
   options_.text.skip_bad = true;
   const BuildReport report = build();
   EXPECT_EQ(report.bad_line_count, 1);
@@ -218,8 +219,55 @@ TEST_F(BuildTest, BadLinesAndEmptyTexts) {
   options_.inputs = {{"empty.txt", InputKind::text}};
   options_.output = "none";
   EXPECT_THAT(error_of([&] { build(); }), HasSubstr("hold no document (0 bytes in 1 files)"));
+  EXPECT_THAT(leftovers(), testing::IsEmpty());
   options_.inputs = {{"out.tokens", InputKind::tokens}};
   EXPECT_THAT(error_of([&] { build(); }), HasSubstr("holds tokens already"));
+}
+
+TEST_F(BuildTest, ANulEndsNoLine) {
+  options_.inputs = {{"bad.jsonl", InputKind::json_lines}};
+  // Behind the NUL would be a document that nobody misses.
+  write_file_atomically(files_, "bad.jsonl", std::string("{\"text\": \"a\"}\0{\"text\": \"b\"}\n", 29));
+  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("bad.jsonl:1: this is no JSON: it has a NUL byte"));
+}
+
+TEST_F(BuildTest, FilesOfOthersStayAsTheyAre) {
+  write_file_atomically(files_, "out.tokenizer.json", "mine");
+  build();  // bytes have no file
+  options_.tokenizer = open_tokenizer(system_files(), ATHANOR_SOURCE_DIR "/tests/data/gpt2");
+  options_.overwrite = true;
+  options_.inputs = {{"out.tokenizer.json", InputKind::unknown}};
+  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("'out.tokenizer.json' is both"));
+  options_.inputs = {{"a.txt", InputKind::text}};
+  options_.overwrite = false;
+  files_.remove("out.tokens");
+  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("'out.tokenizer.json' exists already"));
+  EXPECT_EQ(read_file(files_, "out.tokenizer.json", 100), "mine");
+  EXPECT_FALSE(files_.exists("out.tokens"));
+  // One that gives the same ids stays, however it is written.
+  options_.tokenizer->save(files_, "out.tokenizer.json");
+  const std::string own = read_file(files_, "out.tokenizer.json", 1 << 28) + "\n";
+  write_file_atomically(files_, "out.tokenizer.json", own);
+  EXPECT_EQ(build().tokenizer_path, "out.tokenizer.json");
+  EXPECT_EQ(read_file(files_, "out.tokenizer.json", 1 << 28), own);
+}
+
+TEST_F(BuildTest, AStoppedBuildWritesOverItsOwnOutputsOnly) {
+  FaultyFileEnvironment faulty(files_, {.kill_at = 30});
+  EXPECT_THROW(build(faulty), ProcessKilled);
+  EXPECT_FALSE(leftovers().empty());
+  write_file_atomically(files_, "out.bin", "mine");
+  options_.format = DatasetFormat::megatron;
+  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("'out.bin' exists already"));
+  EXPECT_EQ(read_file(files_, "out.bin", 100), "mine");
+}
+
+TEST_F(BuildTest, APartWithoutDocumentIsRefusedBeforeAnyIsWritten) {
+  write_file_atomically(files_, "one.txt", "a single document");
+  options_.inputs = {{"one.txt", InputKind::text}};
+  options_.split = {.validation = 1e-9};
+  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("none of the 1 documents falls into 'out.validation'"));
+  EXPECT_FALSE(files_.exists("out.train.tokens"));
 }
 
 TEST_F(BuildTest, InspectionReadsItAll) {

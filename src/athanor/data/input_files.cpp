@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "athanor/base/error.h"
 #include "athanor/data/llmc_tokens.h"
@@ -143,6 +144,12 @@ std::vector<InputFile> find_input_files(FileEnvironment& files, const std::strin
   }
   if (is_pattern(value)) return files_of_pattern(files, value);
   return {classify(files, value)};  // throws that it does not exist
+}
+
+bool is_one_of(const std::vector<InputFile>& inputs, const std::string& path) {
+  const auto normal = [](const std::string& name) { return std::filesystem::path(name).lexically_normal(); };
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [&](const InputFile& input) { return normal(input.path) == normal(path); });
 }
 
 }  // namespace athanor

@@ -37,4 +37,7 @@ struct InputFile {
 // does not exist, folders without any data and patterns that match nothing.
 std::vector<InputFile> find_input_files(FileEnvironment& files, const std::string& value);
 
+// Whether writing to `path` would replace one of `inputs`: the same path, but for detours such as "./".
+bool is_one_of(const std::vector<InputFile>& inputs, const std::string& path);
+
 }  // namespace athanor

@@ -91,5 +91,14 @@ TEST_F(InputFilesTest, KindsByFirstBytesAndName) {
   EXPECT_THAT(find(path("d/t.any")), ElementsAre("tokens d/t.any"));
 }
 
+TEST(InputFiles, AnOutputIsKnownAmongInputs) {
+  const std::vector<InputFile> inputs = {{"a/b.txt", InputKind::text}, {"./c.txt", InputKind::text}};
+  EXPECT_TRUE(is_one_of(inputs, "a/b.txt"));
+  EXPECT_TRUE(is_one_of(inputs, "a/../a//b.txt"));
+  EXPECT_TRUE(is_one_of(inputs, "c.txt"));
+  EXPECT_FALSE(is_one_of(inputs, "b.txt"));
+  EXPECT_FALSE(is_one_of({}, "c.txt"));
+}
+
 }  // namespace
 }  // namespace athanor
