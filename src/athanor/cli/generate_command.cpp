@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "athanor/base/error.h"
+#include "athanor/base/json_depth.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/inference.h"
 #include "athanor/observe/format.h"
@@ -27,7 +28,9 @@ std::string read_standard_input() {
 
 // A JSON string, or an object with one named "prompt".
 std::string prompt_in(const std::string& line, const std::string& path, size_t number) {
-  const auto json = nlohmann::json::parse(line, nullptr, false);
+  // The parser would take a NUL for the end of the line.
+  const bool sound = !json_is_deeper_than(line, deepest_json) && line.find('\0') == std::string::npos;
+  const auto json = sound ? nlohmann::json::parse(line, nullptr, false) : nlohmann::json();
   const auto* value = &json;
   if (json.is_object() && json.contains("prompt")) value = &json["prompt"];
   if (!value->is_string()) {

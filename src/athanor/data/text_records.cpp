@@ -95,6 +95,8 @@ void TextRecordReader::add_message(const std::string& role, const std::string& c
 }
 
 TextRecord TextRecordReader::read(std::string_view json) const {
+  // The parser would take it for the end.
+  if (json.find('\0') != std::string_view::npos) throw_user_error("this is no JSON: it has a NUL byte", hint);
   Json object;
   try {
     object = Json::parse(json, [](int depth, Json::parse_event_t, const Json&) {

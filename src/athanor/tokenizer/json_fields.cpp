@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "athanor/base/error.h"
+#include "athanor/base/json_depth.h"
 
 namespace athanor {
 
@@ -25,6 +26,9 @@ void JsonFields::unsupported(const std::string& what) const {
 }
 
 Json JsonFields::parse(std::string_view text) const {
+  if (json_is_deeper_than(text, deepest_json)) {
+    refuse(fmt::format("is nested deeper than {} levels", deepest_json));
+  }
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
