@@ -7,6 +7,7 @@
 #include "athanor/checkpoint/tensor_conversion.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/model_source.h"
+#include "athanor/cli/output_folder.h"
 #include "athanor/hugging_face/exchange.h"
 #include "athanor/observe/format.h"
 #include "athanor/tokenizer/tokenizer_files.h"
@@ -80,7 +81,7 @@ void export_command(const ExportArguments& arguments) {
                         .weight_prefix = arguments.average ? "average." : "",
                         .tokens = {},
                         .other_files = {}};
-  require_empty_folder(files, arguments.output);
+  OutputFolder output(files, arguments.output);
   ModelSource source = open_model_source(files, arguments.source);
   std::string text;
   for (const std::string& note : source.notes) text += fmt::format("note: {}\n", note);
@@ -91,7 +92,8 @@ void export_command(const ExportArguments& arguments) {
   text +=
       fmt::format("{} model from {}: {} in {}\n", hugging_face_type_of(source.model), source.weights->path(),
                   format_bytes(static_cast<double>(report.bytes)), arguments.output);
-  write_output(text);
+  output.keep();
+  write_output(printable_lines(text));
 }
 
 }  // namespace athanor

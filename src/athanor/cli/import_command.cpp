@@ -4,6 +4,7 @@
 #include "athanor/checkpoint/checkpoint.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/model_source.h"
+#include "athanor/cli/output_folder.h"
 #include "athanor/cli/run_folder.h"
 #include "athanor/hugging_face/exchange.h"
 #include "athanor/hugging_face/weights.h"
@@ -40,7 +41,7 @@ std::string take_tokenizer(FileEnvironment& files, const std::string& folder, co
 
 void import_command(const ImportArguments& arguments) {
   FileEnvironment& files = system_files();
-  require_empty_folder(files, arguments.output);
+  OutputFolder output(files, arguments.output);
   const auto weights = HuggingFaceWeights::open(files, arguments.folder);
   const ModelConfig& model = weights.config().model;
   std::string configuration =
@@ -66,7 +67,8 @@ void import_command(const ImportArguments& arguments) {
   text += fmt::format("{} model, {} parameters, {} in {}\n", weights.config().model_type,
                       format_count(static_cast<double>(parameter_count(model).total)),
                       format_bytes(static_cast<double>(saved.bytes)), saved.path);
-  write_output(text);
+  output.keep();
+  write_output(printable_lines(text));
 }
 
 }  // namespace athanor

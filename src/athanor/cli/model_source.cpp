@@ -238,13 +238,4 @@ InitialWeights open_initial_weights(FileEnvironment& files, const RunOptions& op
   return initial;
 }
 
-void require_empty_folder(FileEnvironment& files, const std::string& folder) {
-  const auto status = files.status(folder);
-  if (!status) return;
-  if (!status->is_directory || !files.list(folder).empty()) {
-    throw_user_error(fmt::format("--output {}: there is something already", folder),
-                     "name a folder that does not exist, or an empty one; nothing is written over");
-  }
-}
-
 }  // namespace athanor

@@ -52,7 +52,4 @@ void load_run_options(RunConfiguration& run, FileEnvironment& files, const std::
 // of what is computed are notes.
 InitialWeights open_initial_weights(FileEnvironment& files, const RunOptions& options);
 
-// Throws Error (user) unless there is nothing at `folder`, or an empty folder.
-void require_empty_folder(FileEnvironment& files, const std::string& folder);
-
 }  // namespace athanor
