@@ -89,6 +89,10 @@ TEST_F(TokenizerTrainingTest, RefusesWithAReason) {
   expect_refused(with({"--memory", "much"}), "--memory");
   expect_refused(with({"--threads", "-1"}), "--threads -1");
   expect_refused(with({"--special", "<a>", "--special", "<a>"}), "'<a>' is given twice");
+  write("empty.txt", "");
+  expect_refused({"empty.txt", "--vocabulary", "300", "-o", "x.json"}, "no text to learn from");
+  expect_refused({"a.txt", "--vocabulary", "300", "-o", "./a.txt"}, "'./a.txt' is both a text to read");
+  expect_refused({"a.txt", "--vocabulary", "300", "-o", "."}, "'.' is no name of a file");
   write("bad.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n");
   expect_refused({"bad.jsonl", "--vocabulary", "300", "-o", "x.json"}, "bad.jsonl:2: ");
   EXPECT_FALSE(system_files().exists(folder_.path("x.json")));

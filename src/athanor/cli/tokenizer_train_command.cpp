@@ -78,6 +78,11 @@ void tokenizer_train_command(const TokenizerTrainArguments& arguments) {
   options.scratch = fmt::format("{}.words.tmp-{}-", arguments.output, getpid());
 
   // What cannot be written is better known before hours of work.
+  const auto there = files.status(arguments.output);
+  if (arguments.output.empty() || (there && there->is_directory)) {
+    throw_user_error(fmt::format("--output '{}' is no name of a file", printable(arguments.output)),
+                     "give the tokenizer.json to write");
+  }
   const std::string folder = parent_directory(arguments.output);
   const auto status = files.status(folder);
   if (!status || !status->is_directory) {
@@ -94,6 +99,11 @@ void tokenizer_train_command(const TokenizerTrainArguments& arguments) {
       continue;
     }
     for (InputFile& file : find_input_files(files, name)) inputs.push_back(std::move(file));
+  }
+  if (is_one_of(inputs, arguments.output)) {
+    throw_user_error(
+        fmt::format("'{}' is both a text to read and the file to write", printable(arguments.output)),
+        "choose another output");
   }
   TextDocuments documents(files, std::move(inputs), {arguments.separator, arguments.field},
                           std::move(stream));
@@ -121,6 +131,8 @@ void tokenizer_train_command(const TokenizerTrainArguments& arguments) {
   };
   TrainedTokenizer trained = train_tokenizer(documents, options);
   bar->finish();
+  if (trained.text_bytes == 0)
+    throw_user_error("there is no text to learn from", "give files with text in them");
   const Tokenizer tokenizer(std::move(trained.definition));
   tokenizer.save(files, arguments.output);
   const int64_t ended = monotonic_ns();

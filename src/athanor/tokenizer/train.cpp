@@ -7,7 +7,9 @@
 #include <set>
 
 #include "athanor/base/error.h"
+#include "athanor/tokenizer/added_tokens.h"
 #include "athanor/tokenizer/merge_learner.h"
+#include "athanor/tokenizer/unicode.h"
 #include "athanor/tokenizer/word_counts.h"
 
 namespace athanor {
@@ -81,9 +83,18 @@ class PieceCutter {
 void check(const TokenizerTrainingOptions& options) {
   std::set<std::string> seen;
   for (const std::string& token : options.special_tokens) {
-    if (token.size() < 2) {
-      throw_user_error(fmt::format("the special token '{}' is too short", token),
-                       "give it a text of several characters that no document has, such as <|endoftext|>");
+    constexpr const char* hint =
+        "give it a text of several characters that no document has, such as <|endoftext|>";
+    if (token.size() < 2) throw_user_error(fmt::format("the special token '{}' is too short", token), hint);
+    if (token.size() > AddedTokenMatcher::longest_content) {
+      throw_user_error(fmt::format("the special token '{}...' has {} bytes; {} are the most",
+                                   token.substr(0, 40), token.size(), AddedTokenMatcher::longest_content),
+                       hint);
+    }
+    for (size_t at = 0; at < token.size();) {
+      const Character character = character_at(token, at);
+      if (!character.valid) throw_user_error(fmt::format("the special token '{}' is no UTF-8", token), hint);
+      at += static_cast<size_t>(character.length);
     }
     if (!seen.insert(token).second) {
       throw_user_error(fmt::format("the special token '{}' is given twice", token), "give each once");
