@@ -132,6 +132,12 @@ TEST_F(DataCommand, BadInputIsRefused) {
   EXPECT_NE(skipped.output.find("left out 1 lines"), std::string::npos) << skipped.output;
   EXPECT_NE(skipped.output.find("bad.jsonl:2: "), std::string::npos) << skipped.output;
 
+  // What a file says reaches no terminal as a command to it.
+  write("bad.jsonl", "{\"messages\": [{\"role\": \"\\u001b[31m\", \"content\": \"\"}]}\n");
+  expect_refused({"data", "build", "bad.jsonl", "-o", "x"}, "the role is \"\xef\xbf\xbd[31m\"");
+  EXPECT_FALSE(exists("x.building"));
+  expect_refused({"data", "build", "texts", "-o", "texts/.."}, "no beginning of a file name");
+
   // Hostile files of every kind.
   write("h.bin", std::string(16, '\1'));
   for (const std::string& index : {std::string(), std::string("MMIDIDX\0\0", 9),

@@ -131,6 +131,8 @@ TEST_F(GenerationTest, BadOptionsAreRefused) {
   expect_refused({"generate", "runs/demo", "--max-tokens", "-1"}, "--max-tokens");
   expect_refused({"generate", "runs/demo", "--temperature", "hot"}, "--temperature");
   expect_refused({"generate", "runs/demo", "--top-p", "1.5"}, "--top-p");
+  expect_refused({"generate", "runs/demo", "--top-p", "nan"}, "--top-p");
+  expect_refused({"generate", "runs/demo", "--temperature", "nan"}, "--temperature");
   expect_refused({"generate", "runs/demo", "--batch", "0"}, "--batch");
   expect_refused({"generate", "runs/demo", "--precision", "fp12"}, "--precision fp12");
   expect_refused({"generate", "runs/demo", "--context", "100000"}, "--context 100000");
@@ -175,6 +177,8 @@ TEST_F(GenerationTest, EvaluatesSetsAndFiles) {
   EXPECT_LT(value({"--data", "held", "--stride", "8"})["loss"].get<double>(), loss);
   EXPECT_EQ(value({"--data", "held", "--tokens", "1000"})["tokens"], 999);
   expect_refused({"evaluate", "runs/demo", "--data", "nothing"}, "nothing");
+  write("user.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"Nobody answers.\"}]}\n");
+  expect_refused({"evaluate", "runs/demo", "--data", "user.jsonl"}, "no token of user.jsonl");
   expect_refused({"evaluate", "runs/demo", "--stride", "1000"}, "--stride 1000");
   expect_refused({"evaluate", "runs/demo", "--tokens", "-5"}, "--tokens");
   expect_refused({"evaluate", "runs/demo", "--sequence", "2000000000"}, "--sequence 2000000000");

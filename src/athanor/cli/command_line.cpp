@@ -14,6 +14,7 @@
 #include "athanor/base/error.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/option_value.h"
+#include "athanor/observe/format.h"
 
 namespace athanor {
 namespace {
@@ -29,6 +30,16 @@ constexpr const char* exit_codes =
 
 std::string printable_argument(const std::string& text) {
   return is_valid_utf8(text) ? text.substr(0, 200) : "(not UTF-8)";
+}
+
+// CLI::Range takes NaN for a number of its range.
+CLI::Validator within(double least, double most) {
+  const auto check = [least, most](const std::string& text) {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return std::string();
+    return fmt::format("{} is no number from {} to {}", text, least, most);
+  };
+  return {check, ""};
 }
 
 class CommandLine {
@@ -176,11 +187,11 @@ class CommandLine {
     count("-n,--max-tokens", a.max_tokens, "tokens to write behind each prompt (300)", 0, many);
     command->add_option("-t,--temperature", a.temperature, "0: always the likeliest token (0.8)")
         ->type_name("T")
-        ->check(CLI::Range(0.0, 1e6));
+        ->check(within(0, 1e6));
     count("--top-k", a.top_k, "draw among so many likeliest; 0: all (0)", 0, many);
     command->add_option("--top-p", a.top_p, "draw among the fewest likeliest that have this probability (1)")
         ->type_name("P")
-        ->check(CLI::Range(1e-12, 1.0));
+        ->check(within(1e-12, 1));
     command
         ->add_option("--seed", a.seed,
                      "another seed, another text (0); a prompt's text depends on no other prompt")
@@ -525,7 +536,8 @@ int run_program(int argc, const char* const* argv) {
     code = ExitCode::failure;
     text = error.what();
   }
-  std::fprintf(stderr, "athanor: %s\n", text.c_str());
+  // Messages quote names and pieces of files, which may hold what a terminal obeys.
+  std::fprintf(stderr, "athanor: %s\n", printable_lines(text).c_str());
   return static_cast<int>(code);
 }
 

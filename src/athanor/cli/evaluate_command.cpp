@@ -93,7 +93,9 @@ std::string text_line(const std::string& name, const Scores& scores) {
   return fmt::format("{}: loss {}, perplexity {}, {}, {} tokens\n", printable(name),
                      format_loss(scores.loss()), format_loss(scores.perplexity()),
                      scores.bytes < 0 ? "bits per byte not known (no tokenizer)"
-                                      : fmt::format("{} bits per byte", format_loss(scores.bits_per_byte())),
+                     : scores.bytes == 0
+                         ? "no bytes"
+                         : fmt::format("{} bits per byte", format_loss(scores.bits_per_byte())),
                      format_exact(scores.tokens));
 }
 
@@ -148,6 +150,11 @@ void evaluate_command(const EvaluateArguments& arguments) {
     const Scores scores =
         evaluate(*engine, *set.tokens, evaluation, inference.tokenizer.get(), std::ref(progress));
     progress.clear();
+    if (scores.tokens == 0) {
+      throw_user_error(
+          fmt::format("no token of {} is marked as learned: there is nothing to score", set.name),
+          "give data with text, or with answers, that the model is to predict");
+    }
     write_output(arguments.json ? json_line(set.name, scores) : text_line(set.name, scores));
   }
 }

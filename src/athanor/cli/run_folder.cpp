@@ -82,8 +82,9 @@ std::string latest_run(FileEnvironment& files, const std::string& runs) {
     }
   }
   if (latest.empty()) {
-    throw_user_error(fmt::format("there is no run in {} to go on with", runs),
-                     "start one without --resume, or name its folder: --resume FOLDER");
+    throw_user_error(
+        fmt::format("there is no run in {}", runs),
+        "name the folder of one (to go on with it, --resume FOLDER), or start one: athanor train");
   }
   return latest;
 }
