@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "athanor/base/error.h"
 #include "athanor/compile/passes.h"
@@ -30,7 +31,8 @@ class HeadChunker {
   Segment run() {
     const auto& operations = graph().operations;
     const auto loss = std::find_if(operations.begin(), operations.end(), [](const Operation& operation) {
-      return operation.kind == OperationKind::cross_entropy;
+      return operation.kind == OperationKind::cross_entropy ||
+             operation.kind == OperationKind::vocabulary_loss;
     });
     if (loss == operations.end()) return std::move(segment_);
     collect_body(static_cast<size_t>(loss - operations.begin()));
@@ -41,16 +43,25 @@ class HeadChunker {
  private:
   Graph& graph() { return segment_.graph; }
 
-  // The product that makes the logits, the loss, and the operations that read the gradient of the logits.
+  // The product that makes the logits, the loss with what it needs of them, and the operations that read the
+  // gradient of the logits.
   void collect_body(size_t loss) {
     const ValueId logits = graph().operations[loss].inputs[0];
     const ValueId dlogits = graph().operations[loss].outputs[1];
+    std::set<ValueId> needs(graph().operations[loss].inputs.begin(), graph().operations[loss].inputs.end());
+    std::set<size_t> before;  // between the logits and the loss
+    for (size_t i = loss; i-- > 0;) {
+      const Operation& operation = graph().operations[i];
+      if (!needs.contains(operation.outputs[0])) continue;
+      before.insert(i);
+      if (operation.outputs[0] == logits) break;
+      needs.insert(operation.inputs.begin(), operation.inputs.end());
+    }
     for (size_t i = 0; i < graph().operations.size(); ++i) {
       const Operation& operation = graph().operations[i];
-      const bool makes = operation.outputs[0] == logits;
       const bool reads = dlogits != no_value && std::find(operation.inputs.begin(), operation.inputs.end(),
                                                           dlogits) != operation.inputs.end();
-      if (makes || reads || i == loss) body_.push_back(i);
+      if (before.contains(i) || reads || i == loss) body_.push_back(i);
     }
     const Shape shape = graph().value(logits).shape;
     const auto row_bytes = shape[-1] * static_cast<int64_t>(size_of(graph().value(logits).dtype));

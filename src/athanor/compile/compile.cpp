@@ -103,16 +103,16 @@ class Compiler {
     return result;
   }
 
-  Segment start(Graph graph) {
+  Segment start(Graph graph, bool train) {
     for (BucketTable& table : graph.tables) apply_roles(table, options_.optimizer);
     Segment segment{std::move(graph), 0};
     segment.forward_count = static_cast<int64_t>(segment.graph.operations.size());
+    if (train) segment = checked(differentiate(std::move(segment)));
     return checked(merge_products(std::move(segment)));
   }
 
   void body(Graph graph, bool train, Template& forward, Template& backward) {
-    Segment segment = start(std::move(graph));
-    if (train) segment = checked(differentiate(std::move(segment)));
+    Segment segment = start(std::move(graph), train);
     segment = checked(fuse(std::move(segment)));
     segment = checked(assign_precision(std::move(segment), policy_));
     if (!train) {
@@ -127,8 +127,7 @@ class Compiler {
   }
 
   Template head(Graph graph, bool train) {
-    Segment segment = start(std::move(graph));
-    if (train) segment = checked(differentiate(std::move(segment)));
+    Segment segment = start(std::move(graph), train);
     segment = checked(fuse(std::move(segment)));
     segment = checked(assign_precision(std::move(segment), policy_));
     segment = checked(chunk_head(std::move(segment), options_.head_chunk_tokens));

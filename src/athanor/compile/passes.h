@@ -24,13 +24,14 @@ struct PrecisionPolicy {
   DType wide = DType::fp32;      // master weights, optimizer state, gradients, statistics, logits
 };
 
-// merge_products.cpp: products of one input with weights that are neighbours in their bucket (query, key,
-// value; gate, up) become one product and slices of it.
-Segment merge_products(Segment segment);
-
 // autodiff.cpp: appends the backward part. Input gradients (Part::input_gradient) and weight gradients
 // (Part::weight_gradient) are operations of their own.
 Segment differentiate(Segment segment);
+
+// merge_products.cpp: products of one input with weights that are neighbours in their bucket (query, key,
+// value; gate, up) become one product and slices of it, and so do their gradients. After sharding: parts of
+// merged weights would be other rows than the merged parts.
+Segment merge_products(Segment segment);
 
 // fuse.cpp: activation into its product, residual add into the norm after it, dropout with the add after it.
 Segment fuse(Segment segment);

@@ -36,6 +36,11 @@ PrecisionPolicy policy_of(const CompileOptions& options, const Backend& backend,
 
 namespace {
 
+bool is_loss(OperationKind kind) {
+  return kind == OperationKind::cross_entropy || kind == OperationKind::vocabulary_max ||
+         kind == OperationKind::vocabulary_sums || kind == OperationKind::vocabulary_loss;
+}
+
 DType type_of(Role role, const PrecisionPolicy& policy) {
   switch (role) {
     case Role::activation:
@@ -61,7 +66,7 @@ Segment assign_precision(Segment segment, const PrecisionPolicy& policy) {
   }
   for (const Operation& operation : graph.operations) {
     // Logits and what is computed from them are wide; only their gradient is narrowed for the products.
-    if (operation.kind == OperationKind::cross_entropy) graph.value(operation.inputs[0]).dtype = policy.wide;
+    if (is_loss(operation.kind)) graph.value(operation.inputs[0]).dtype = policy.wide;
   }
   std::vector<Operation> result;
   std::map<ValueId, ValueId> narrowed;

@@ -98,7 +98,7 @@ Cost cost_of(const Graph& graph, const Operation& operation) {
   ATHANOR_ASSERT(region.chunk_rows > 0, "region {} without chunk_rows", region.name);
   const int64_t full_chunks = region.rows / region.chunk_rows;
   const auto full = static_cast<double>(full_chunks);
-  Cost total{.flops = full * once.flops, .bytes = full * once.bytes};
+  Cost total{.flops = full * once.flops, .bytes = full * once.bytes, .sent = full * once.sent};
   const int64_t rest = region.rows % region.chunk_rows;
   if (rest == 0) return total;
 
@@ -114,7 +114,8 @@ Cost cost_of(const Graph& graph, const Operation& operation) {
   shorten(operation.inputs, inputs);
   shorten(operation.outputs, outputs);
   const Cost last = row.cost(operation.attributes, inputs, outputs);
-  return {.flops = total.flops + last.flops, .bytes = total.bytes + last.bytes};
+  return {
+      .flops = total.flops + last.flops, .bytes = total.bytes + last.bytes, .sent = total.sent + last.sent};
 }
 
 }  // namespace athanor

@@ -62,8 +62,20 @@ enum class OperationKind : uint8_t {
   sgd,
   lamb_norms,
   lamb,
+  // Of a model on several ranks: parts of operations whose operands are cut, and collectives.
+  attention_part,
+  attention_part_gradient,
+  vocabulary_max,
+  vocabulary_sums,
+  vocabulary_loss,
+  local_part,
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  shift,
 };
-inline constexpr int operation_kind_count = static_cast<int>(OperationKind::lamb) + 1;
+inline constexpr int operation_kind_count = static_cast<int>(OperationKind::shift) + 1;
 
 // What an operation is for: backward keeps the gradient that flows on (B) apart from weight gradients (W).
 enum class Part : uint8_t { forward, input_gradient, weight_gradient, update };
@@ -89,6 +101,12 @@ struct Attributes {
   double beta1 = 0.9, beta2 = 0.95, momentum = 0, maximum_norm = 0, average_decay = 0;
   double trust_low = 0, trust_high = 0;  // lamb: bounds of the trust ratio; 0, 0 is unbounded
   bool nesterov = false;
+  Axis axis = Axis::pipeline;    // collectives, local_part: the axis whose ranks take part
+  int32_t ranks = 1;             // its size
+  Placement from = {}, to = {};  // what the tensor is along the axis before and after
+  // Operations on a part of a cut dim (vocabulary; depth of a product; heads that key random numbers): its
+  // length in the whole. KernelArguments::first says where the part begins. 0: nothing is cut.
+  int64_t extent = 0;
   std::string name = {};  // random operations: the logical name that keys them; "{layer}" is filled in
   friend bool operator==(const Attributes&, const Attributes&) = default;
 };
@@ -119,6 +137,11 @@ enum class Field : uint8_t {
   trust_low,
   trust_high,
   nesterov,
+  axis,
+  ranks,
+  from,
+  to,
+  extent,
   name,
 };
 using FieldMask = uint64_t;
@@ -126,10 +149,12 @@ constexpr FieldMask mask_of(Field field) {
   return uint64_t{1} << static_cast<int>(field);
 }
 
-// FLOPs (a multiply-add is two) and bytes that the operation reads and writes at least once.
+// FLOPs (a multiply-add is two), bytes that the operation reads and writes at least once, and bytes that a
+// rank must send to others.
 struct Cost {
   double flops = 0;
   double bytes = 0;
+  double sent = 0;
 };
 
 struct Operand {
@@ -153,6 +178,7 @@ struct OperationRow {
   bool variadic = false;         // the last input may repeat
   bool accumulates = false;      // adds to its outputs, except in the call that first writes them
   bool updates_outputs = false;  // outputs are read and written in place (optimizer state, cache)
+  bool is_collective = false;    // no kernel: the ranks of an axis exchange data
   bool is_random = false;        // depends on seed and step through `name`
   // in_place[o] = i: output o may take the storage of input i when i dies here; -1 is no.
   std::vector<int8_t> in_place;

@@ -31,6 +31,14 @@ Cost cost_cached_attention(const Attributes&, Types inputs, Types outputs);  // 
 Cost cost_last_token(const Attributes&, Types inputs, Types outputs);
 Cost cost_update(const Attributes&, Types inputs, Types outputs);  // optimizers: state is read and written
 
+Cost cost_attention_part(const Attributes&, Types inputs, Types outputs);  // of the visible share of the keys
+Cost cost_attention_part_gradient(const Attributes&, Types inputs, Types outputs);
+Cost cost_all_reduce(const Attributes&, Types inputs, Types outputs);
+Cost cost_all_gather(const Attributes&, Types inputs, Types outputs);
+Cost cost_reduce_scatter(const Attributes&, Types inputs, Types outputs);
+Cost cost_all_to_all(const Attributes&, Types inputs, Types outputs);
+Cost cost_shift(const Attributes&, Types inputs, Types outputs);
+
 Problem check_none(const Attributes&, Types inputs, Types outputs);
 Problem check_same(const Attributes&, Types inputs, Types outputs);  // all present operands have one shape
 Problem check_embedding(const Attributes&, Types inputs, Types outputs);
@@ -60,5 +68,15 @@ Problem check_norms(const Attributes&, Types inputs, Types outputs);
 Problem check_clip(const Attributes&, Types inputs, Types outputs);
 Problem check_update(const Attributes&, Types inputs, Types outputs);
 Problem check_lamb_norms(const Attributes&, Types inputs, Types outputs);
+
+Problem check_attention_part(const Attributes&, Types inputs, Types outputs);
+Problem check_attention_part_gradient(const Attributes&, Types inputs, Types outputs);
+Problem check_vocabulary_max(const Attributes&, Types inputs, Types outputs);
+Problem check_vocabulary_sums(const Attributes&, Types inputs, Types outputs);
+Problem check_vocabulary_loss(const Attributes&, Types inputs, Types outputs);
+Problem check_local_part(const Attributes&, Types inputs, Types outputs);  // reduce_scatter too
+Problem check_all_gather(const Attributes&, Types inputs, Types outputs);
+Problem check_all_to_all(const Attributes&, Types inputs, Types outputs);
+Problem check_shift(const Attributes&, Types inputs, Types outputs);
 
 }  // namespace athanor::rules

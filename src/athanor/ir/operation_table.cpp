@@ -65,9 +65,64 @@ OperationRow random(OperationRow base) {
   base.is_random = true;
   return base;
 }
+OperationRow collective(OperationRow base) {
+  base.is_collective = true;
+  return base;
+}
 OperationRow variadic(OperationRow base) {
   base.variadic = true;
   return base;
+}
+
+// Parts of operations whose operands are cut, and collectives.
+void add_sharded_rows(std::vector<OperationRow>& rows) {
+  using enum OperationKind;
+  using namespace rules;
+  const FieldMask attend = fields(scale, window, probability, ranks, extent, Field::name);
+  const FieldMask loss = fields(label_smoothing, z_loss, Field::soft_cap, extent);
+  const auto add_row = [&](OperationRow r) { rows.push_back(std::move(r)); };
+  // Attention of q [B,S,H,E] to one part k, v [B,T,K,E] of the keys, merged with what earlier parts gave:
+  // out, logsumexp are those of all parts so far. key_positions, key_documents, key_indices [B,T]
+  add_row(random(row(attention_part, "attention_part",
+                     "q k v positions documents key_positions key_documents out_before? logsumexp_before? "
+                     "indices? key_indices? sample_ids?",
+                     "out logsumexp", attend, cost_attention_part, check_attention_part)));
+  // Its gradient, with out and logsumexp of all parts; what other parts gave is added
+  add_row(random(row(attention_part_gradient, "attention_part_gradient",
+                     "dout q k v out logsumexp positions documents key_positions key_documents dq_before? "
+                     "dk_before? dv_before? indices? key_indices? sample_ids?",
+                     "dq dk dv", attend, cost_attention_part_gradient, check_attention_part_gradient)));
+  // Cross entropy of logits [B,S,V/n], a part of a vocabulary of `extent`, in three phases. Columns beyond
+  // the extent do not count. First the largest capped logit: row_max [B,S], to be reduced by max
+  add_row(row(vocabulary_max, "vocabulary_max", "logits", "row_max", fields(Field::soft_cap, extent),
+              cost_elementwise, check_vocabulary_max));
+  // then with the largest of all parts: sums [B,S,3] of exp(capped logit - row_max), of the capped logits,
+  // and the label's capped logit or 0; to be reduced by sum
+  add_row(row(vocabulary_sums, "vocabulary_sums", "logits labels row_max", "sums",
+              fields(Field::soft_cap, extent), cost_elementwise, check_vocabulary_sums));
+  // then, of the totals: token_loss [B,S] and this part of dlogits, as cross_entropy
+  add_row(with_in_place(row(vocabulary_loss, "vocabulary_loss", "logits labels row_max sums valid_tokens?",
+                            "token_loss dlogits?", loss, cost_elementwise, check_vocabulary_loss),
+                        {-1, 0}));
+  // x, the same on all ranks of the axis -> y: the part of it that `to` gives to this rank
+  const FieldMask who = fields(axis, ranks);
+  add_row(
+      row(local_part, "local_part", "x", "y", who | mask_of(Field::to), cost_elementwise, check_local_part));
+  // x, partial -> y: the sum or maximum over the axis; or over the neighbours that hold repeats of one part
+  add_row(collective(
+      row(all_reduce, "all_reduce", "x", "y", who | mask_of(Field::from), cost_all_reduce, check_same)));
+  // x: this rank's part by `from` -> y: the whole, without padding
+  add_row(collective(row(all_gather, "all_gather", "x", "y", who | mask_of(Field::from), cost_all_gather,
+                         check_all_gather)));
+  // x, partial sums -> y: this rank's part by `to` of their sum
+  add_row(collective(row(reduce_scatter, "reduce_scatter", "x", "y", who | mask_of(Field::to),
+                         cost_reduce_scatter, check_local_part)));
+  // x: this rank's part by `from` -> y: its part by `to` of the same whole
+  add_row(collective(
+      row(all_to_all, "all_to_all", "x", "y", who | fields(from, to), cost_all_to_all, check_all_to_all)));
+  // y on rank i of the axis = x of rank i - 1, the first after the last; several tensors travel together
+  add_row(collective(row(shift, "shift", "a b? c? d? e?", "next_a next_b? next_c? next_d? next_e?", who,
+                         cost_shift, check_shift)));
 }
 
 // Operands of each kind. Shapes in the legend of shape.h; `..` is any leading dims.
@@ -76,18 +131,19 @@ std::vector<OperationRow> make_table() {
   using namespace rules;
   const FieldMask norm_fields = fields(epsilon);
   const FieldMask rope = fields(theta, rope_factor, rope_low, rope_high, rope_original, inverse);
-  const FieldMask attend = fields(scale, window, probability, name);
+  const FieldMask attend = fields(scale, window, probability, extent, name);
   const FieldMask average = fields(average_decay, Field::table);
   std::vector<OperationRow> rows;
   const auto add_row = [&](OperationRow r) { rows.push_back(std::move(r)); };
-  // table [V,D], ids [B,S] int32 -> y [B,S,D]
-  add_row(row(embedding, "embedding", "table ids", "y", 0, cost_embedding, check_embedding));
+  // table [V,D], ids [B,S] int32 -> y [B,S,D]; of a part of the table: zeros where another part has the row
+  add_row(row(embedding, "embedding", "table ids", "y", fields(extent), cost_embedding, check_embedding));
   // dy [B,S,D], ids [B,S] -> dtable [V,D]
-  add_row(accumulating(row(embedding_gradient, "embedding_gradient", "dy ids", "dtable", 0,
+  add_row(accumulating(row(embedding_gradient, "embedding_gradient", "dy ids", "dtable", fields(extent),
                            cost_embedding_gradient, check_embedding_gradient)));
-  // x [..,K], weight [N,K], bias [N] -> y [..,N] = x weight^T + bias, activated = activation(y)
-  add_row(
-      row(matmul, "matmul", "x weight bias?", "y activated?", fields(activation), cost_matmul, check_matmul));
+  // x [..,K], weight [N,K], bias [N] -> y [..,N] = x weight^T + bias, activated = activation(y). Of a part of
+  // the depth K, the part that begins at 0 adds the bias.
+  add_row(row(matmul, "matmul", "x weight bias?", "y activated?", fields(activation, extent), cost_matmul,
+              check_matmul));
   // dy [..,N], weight [N,K], addend [..,K] -> dx [..,K] = dy weight (+ addend)
   add_row(row(matmul_input_gradient, "matmul_input_gradient", "dy weight addend?", "dx", 0,
               cost_matmul_input_gradient, check_matmul_input_gradient));
@@ -204,6 +260,7 @@ std::vector<OperationRow> make_table() {
   add_row(updating(row(
       lamb, "lamb", "gradient clip_factor skip norms", "master first_moment second_moment working? average?",
       fields(beta1, beta2, epsilon, trust_low, trust_high) | average, cost_update, check_update)));
+  add_sharded_rows(rows);
   for (size_t i = 0; i < rows.size(); ++i) {
     ATHANOR_ASSERT(static_cast<size_t>(rows[i].kind) == i, "row {} out of order", rows[i].name);
   }

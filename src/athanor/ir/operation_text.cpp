@@ -11,7 +11,8 @@ namespace athanor {
 namespace {
 
 using Member = std::variant<double Attributes::*, int64_t Attributes::*, bool Attributes::*,
-                            Activation Attributes::*, std::string Attributes::*>;
+                            Activation Attributes::*, std::string Attributes::*, Axis Attributes::*,
+                            int32_t Attributes::*, Placement Attributes::*>;
 
 struct FieldRow {
   Field field;
@@ -46,6 +47,11 @@ constexpr FieldRow field_rows[] = {
     {Field::trust_low, "trust_low", &Attributes::trust_low},
     {Field::trust_high, "trust_high", &Attributes::trust_high},
     {Field::nesterov, "nesterov", &Attributes::nesterov},
+    {Field::axis, "axis", &Attributes::axis},
+    {Field::ranks, "ranks", &Attributes::ranks},
+    {Field::from, "from", &Attributes::from},
+    {Field::to, "to", &Attributes::to},
+    {Field::extent, "extent", &Attributes::extent},
     {Field::name, "name", &Attributes::name},
 };
 
@@ -67,6 +73,15 @@ std::string value_text(Activation value) {
 std::string value_text(const std::string& value) {
   return quoted_if_needed(value);
 }
+std::string value_text(int32_t value) {
+  return fmt::format("{}", value);
+}
+std::string value_text(Axis value) {
+  return name_of(value);
+}
+std::string value_text(const Placement& value) {
+  return quoted_if_needed(to_text(value));
+}
 
 template <class Number>
 bool parse_value(std::string_view text, Number& value) {
@@ -84,6 +99,17 @@ bool parse_value(std::string_view text, Activation& value) {
     return true;
   }
   return false;
+}
+bool parse_value(std::string_view text, Axis& value) {
+  const auto parsed = parse_axis(text);
+  if (parsed) value = *parsed;
+  return parsed.has_value();
+}
+bool parse_value(std::string_view text, Placement& value) {
+  const auto inner = unquoted(text);
+  const auto parsed = inner ? parse_placement(*inner) : std::nullopt;
+  if (parsed) value = *parsed;
+  return parsed.has_value();
 }
 bool parse_value(std::string_view text, std::string& value) {
   const auto parsed = unquoted(text);

@@ -15,36 +15,43 @@ int64_t ceiling(int64_t length, int64_t parts) {
   return (length + parts - 1) / parts;
 }
 
-// Local index ranges of part `index` of `parts` along a length.
-std::vector<Range> cut(int64_t length, int64_t parts, int64_t index, ShardPattern pattern) {
-  const int64_t pieces = pattern == ShardPattern::zigzag ? 2 * parts : parts;
-  const int64_t piece = ceiling(length, pieces);
-  const auto nth = [&](int64_t i) {
-    return Range{std::min(i * piece, length), std::min((i + 1) * piece, length)};
-  };
-  std::vector<Range> ranges{nth(index)};
-  if (pattern == ShardPattern::zigzag) ranges.push_back(nth(pieces - 1 - index));
-  std::erase_if(ranges, [](const Range& range) { return range.size() == 0; });
+// Size of each of `pieces` equal pieces of a length: the ceiling, in whole units.
+int64_t piece_size(int64_t length, int64_t pieces, int64_t unit) {
+  return ceiling(ceiling(length, unit), pieces) * unit;
+}
+
+// Storage positions of part `index` of `parts` along a storage of `length`; they may go beyond it.
+std::vector<Range> cut(int64_t length, int64_t parts, int64_t index, const Placement& placement) {
+  const bool zigzag = placement.pattern == ShardPattern::zigzag;
+  const int64_t pieces = zigzag ? 2 * parts : parts;
+  const int64_t piece = piece_size(length, pieces, placement.unit);
+  std::vector<Range> ranges{{index * piece, (index + 1) * piece}};
+  if (zigzag) ranges.push_back({(pieces - 1 - index) * piece, (pieces - index) * piece});
   return ranges;
 }
 
-// Maps ranges of the concatenation of `outer` to global indices.
-std::vector<Range> compose(const std::vector<Range>& outer, const std::vector<Range>& inner) {
+void append(std::vector<Range>& ranges, Range next) {
+  if (next.size() == 0) return;
+  if (!ranges.empty() && ranges.back().end == next.begin) {
+    ranges.back().end = next.end;
+  } else {
+    ranges.push_back(next);
+  }
+}
+
+// Maps ranges of the concatenation of `outer` to what `outer` holds there, and positions beyond it to
+// padding: indices from `length` on.
+std::vector<Range> compose(const std::vector<Range>& outer, const std::vector<Range>& inner, int64_t length) {
   std::vector<Range> result;
   for (const Range& wanted : inner) {
     int64_t start = 0;
     for (const Range& range : outer) {
       const int64_t begin = std::max(wanted.begin, start), end = std::min(wanted.end, start + range.size());
-      if (begin < end) {
-        const Range global{range.begin + begin - start, range.begin + end - start};
-        if (!result.empty() && result.back().end == global.begin) {
-          result.back().end = global.end;
-        } else {
-          result.push_back(global);
-        }
-      }
+      if (begin < end) append(result, {range.begin + begin - start, range.begin + end - start});
       start += range.size();
     }
+    const int64_t beyond = wanted.end - std::max(wanted.begin, start);
+    if (beyond > 0) append(result, {length, length + beyond});
   }
   return result;
 }
@@ -56,37 +63,71 @@ int64_t parts_of(const Placement& placement, const Mesh& mesh, int axis) {
   return ranks / placement.repeat;
 }
 
+// The axes that shard a tensor, in the order in which they cut.
+std::vector<int> cutting_axes(const Placements& placements) {
+  std::vector<int> axes;
+  for (const bool inner : {false, true}) {
+    for (int axis = 0; axis < axis_count; ++axis) {
+      const Placement& placement = placements[static_cast<size_t>(axis)];
+      if (placement.kind == PlacementKind::shard && placement.inner == inner) axes.push_back(axis);
+    }
+  }
+  return axes;
+}
+
 }  // namespace
+
+std::vector<std::vector<Range>> stored_ranges(const Shape& shape, const Placements& placements,
+                                              const Mesh& mesh, const Coordinates& coordinates) {
+  std::vector<std::vector<Range>> stored(static_cast<size_t>(shape.rank()));
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    if (shape[dim] > 0) stored[static_cast<size_t>(dim)].push_back({0, shape[dim]});
+  }
+  for (const int axis : cutting_axes(placements)) {
+    const Placement& placement = placements[static_cast<size_t>(axis)];
+    auto& ranges = stored.at(placement.dim);
+    int64_t length = 0;
+    for (const Range& range : ranges) length += range.size();
+    const int64_t index = coordinates[static_cast<size_t>(axis)] / placement.repeat;
+    ranges =
+        compose(ranges, cut(length, parts_of(placement, mesh, axis), index, placement), shape[placement.dim]);
+  }
+  return stored;
+}
 
 std::vector<std::vector<Range>> owned_ranges(const Shape& shape, const Placements& placements,
                                              const Mesh& mesh, const Coordinates& coordinates) {
-  std::vector<std::vector<Range>> owned(static_cast<size_t>(shape.rank()));
+  auto owned = stored_ranges(shape, placements, mesh, coordinates);
   for (int dim = 0; dim < shape.rank(); ++dim) {
     auto& ranges = owned[static_cast<size_t>(dim)];
-    if (shape[dim] > 0) ranges.push_back({0, shape[dim]});
-    for (int axis = 0; axis < axis_count; ++axis) {
-      const Placement& placement = placements[static_cast<size_t>(axis)];
-      if (placement.kind != PlacementKind::shard || placement.dim != dim) continue;
-      int64_t length = 0;
-      for (const Range& range : ranges) length += range.size();
-      const int64_t index = coordinates[static_cast<size_t>(axis)] / placement.repeat;
-      ranges = compose(ranges, cut(length, parts_of(placement, mesh, axis), index, placement.pattern));
-    }
+    for (Range& range : ranges) range.end = std::min(range.end, shape[dim]);
+    std::erase_if(ranges, [](const Range& range) { return range.begin >= range.end; });
   }
   return owned;
 }
 
 Shape storage_shape(const Shape& shape, const Placements& placements, const Mesh& mesh) {
   Shape stored = shape;
-  for (int axis = 0; axis < axis_count; ++axis) {
+  for (const int axis : cutting_axes(placements)) {
     const Placement& placement = placements[static_cast<size_t>(axis)];
-    if (placement.kind != PlacementKind::shard) continue;
-    const int64_t parts = parts_of(placement, mesh, axis);
-    const int64_t length = stored[placement.dim];
-    stored.set(placement.dim, placement.pattern == ShardPattern::zigzag ? 2 * ceiling(length, 2 * parts)
-                                                                        : ceiling(length, parts));
+    const int64_t parts = parts_of(placement, mesh, axis), length = stored[placement.dim];
+    stored.set(placement.dim, placement.pattern == ShardPattern::zigzag
+                                  ? 2 * piece_size(length, 2 * parts, placement.unit)
+                                  : piece_size(length, parts, placement.unit));
   }
   return stored;
+}
+
+Mesh mesh_of(Axis axis, int32_t ranks) {
+  Mesh mesh;
+  mesh.sizes[static_cast<size_t>(axis)] = ranks;
+  return mesh;
+}
+
+Placements placements_of(Axis axis, const Placement& placement) {
+  Placements placements;
+  placements[static_cast<size_t>(axis)] = placement;
+  return placements;
 }
 
 const char* name_of(Axis axis) {
@@ -95,19 +136,36 @@ const char* name_of(Axis axis) {
   return names[static_cast<size_t>(axis)];
 }
 
+std::optional<Axis> parse_axis(std::string_view text) {
+  for (int axis = 0; axis < axis_count; ++axis) {
+    if (text == name_of(static_cast<Axis>(axis))) return static_cast<Axis>(axis);
+  }
+  return std::nullopt;
+}
+
+std::string to_text(const Placement& placement) {
+  switch (placement.kind) {
+    case PlacementKind::replicate:
+      return "replicate";
+    case PlacementKind::partial:
+      return placement.reduction == Reduction::sum ? "partial(sum)" : "partial(max)";
+    case PlacementKind::shard:
+      break;
+  }
+  return fmt::format("shard({}{}{}{}{}{})", placement.dim,
+                     placement.pattern == ShardPattern::zigzag ? " zigzag" : "",
+                     placement.unit > 1 ? fmt::format(" unit {}", placement.unit) : "",
+                     placement.repeat > 1 ? fmt::format(" repeat {}", placement.repeat) : "",
+                     placement.repeats_partial ? " partial" : "", placement.inner ? " inner" : "");
+}
+
 std::string to_text(const Placements& placements) {
   std::string text;
   for (int axis = 0; axis < axis_count; ++axis) {
     const Placement& placement = placements[static_cast<size_t>(axis)];
     if (placement.kind == PlacementKind::replicate) continue;
-    text += fmt::format("{}{}:", text.empty() ? "" : ",", name_of(static_cast<Axis>(axis)));
-    if (placement.kind == PlacementKind::partial) {
-      text += placement.reduction == Reduction::sum ? "partial(sum)" : "partial(max)";
-    } else {
-      text += fmt::format("shard({}{}{})", placement.dim,
-                          placement.pattern == ShardPattern::zigzag ? " zigzag" : "",
-                          placement.repeat > 1 ? fmt::format(" repeat {}", placement.repeat) : "");
-    }
+    text +=
+        fmt::format("{}{}:{}", text.empty() ? "" : ",", name_of(static_cast<Axis>(axis)), to_text(placement));
   }
   return text.empty() ? text : "{" + text + "}";
 }
@@ -127,8 +185,8 @@ bool parse_number(std::string_view& text, Number& value) {
   return error == std::errc{};
 }
 
-// "shard(1 zigzag repeat 2)", "partial(max)"
-std::optional<Placement> parse_placement(std::string_view& text) {
+// Takes "shard(1 zigzag repeat 2)" or "partial(max)" off the front.
+std::optional<Placement> take_placement(std::string_view& text) {
   Placement placement;
   if (accept(text, "partial(")) {
     placement.kind = PlacementKind::partial;
@@ -141,9 +199,14 @@ std::optional<Placement> parse_placement(std::string_view& text) {
     placement.kind = PlacementKind::shard;
     if (!parse_number(text, placement.dim) || placement.dim >= Shape::max_rank) return std::nullopt;
     if (accept(text, " zigzag")) placement.pattern = ShardPattern::zigzag;
+    if (accept(text, " unit ") && (!parse_number(text, placement.unit) || placement.unit == 0)) {
+      return std::nullopt;
+    }
     if (accept(text, " repeat ") && (!parse_number(text, placement.repeat) || placement.repeat == 0)) {
       return std::nullopt;
     }
+    placement.repeats_partial = accept(text, " partial");
+    placement.inner = accept(text, " inner");
   } else {
     return std::nullopt;
   }
@@ -153,6 +216,12 @@ std::optional<Placement> parse_placement(std::string_view& text) {
 
 }  // namespace
 
+std::optional<Placement> parse_placement(std::string_view text) {
+  if (text == "replicate") return Placement{};
+  const auto placement = take_placement(text);
+  return text.empty() ? placement : std::nullopt;
+}
+
 std::optional<Placements> parse_placements(std::string_view text) {
   Placements placements;
   if (text.empty()) return placements;
@@ -161,7 +230,7 @@ std::optional<Placements> parse_placements(std::string_view text) {
     const std::string_view name = name_of(static_cast<Axis>(axis));
     if (!text.starts_with(name) || !text.substr(name.size()).starts_with(":")) continue;
     text.remove_prefix(name.size() + 1);
-    const auto placement = parse_placement(text);
+    const auto placement = take_placement(text);
     if (!placement) return std::nullopt;
     placements[static_cast<size_t>(axis)] = *placement;
     if (!accept(text, ",")) break;

@@ -126,12 +126,15 @@ TEST(Placement, ThreeAxesOnOneDimNestInMeshOrder) {
     set(placements, axis, {.kind = PlacementKind::shard, .dim = 0});
   }
   for (const int64_t length : lengths) check_partition(length, placements, mesh, 1);
-  // 26 = 13 + 13; 13 = 5 + 5 + 3; 5 = 3 + 2, 3 = 2 + 1.
+  // 26 = 13 + 13; 13 is stored as 5 + 5 + 5, of which two are padding; 5 as 3 + 3, of which one is.
   Coordinates at{};
   at[static_cast<size_t>(Axis::replica)] = 1;
   at[static_cast<size_t>(Axis::shard)] = 2;
   at[static_cast<size_t>(Axis::tensor)] = 1;
-  EXPECT_EQ(owned_ranges({26}, placements, mesh, at)[0], (std::vector<Range>{{25, 26}}));
+  EXPECT_EQ(owned_ranges({26}, placements, mesh, at)[0], (std::vector<Range>{}));
+  EXPECT_EQ(stored_ranges({26}, placements, mesh, at)[0].front().begin, 26);
+  at[static_cast<size_t>(Axis::tensor)] = 0;
+  EXPECT_EQ(owned_ranges({26}, placements, mesh, at)[0], (std::vector<Range>{{23, 26}}));
   EXPECT_EQ(storage_shape({26}, placements, mesh), Shape({3}));
 }
 
@@ -200,6 +203,77 @@ TEST(Placement, StorageIsTheCeilingOfEveryCut) {
                   storage_shape({length}, placements, mesh)[0]);
       }
     }
+  }
+}
+
+TEST(Placement, StoredRangesFillStorageAndAgreeWithOwnedOnes) {
+  for (const int64_t length : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{60}}) {
+    for (const int32_t outer : parts_list) {
+      for (const int32_t later : parts_list) {
+        for (const uint32_t unit : {1U, 2U, 5U}) {
+          for (const bool inner : {false, true}) {
+            Mesh mesh;
+            set(mesh, Axis::context, outer);
+            set(mesh, Axis::tensor, later);
+            Placements placements;
+            set(placements, Axis::context,
+                {.kind = PlacementKind::shard, .dim = 0, .unit = unit, .inner = inner});
+            set(placements, Axis::tensor, {.kind = PlacementKind::shard, .dim = 0, .unit = unit});
+            check_partition(length, placements, mesh, 1);
+            for_each_rank(mesh, [&](const Coordinates& at) {
+              const auto stored = stored_ranges({length}, placements, mesh, at)[0];
+              EXPECT_EQ(size_of_ranges(stored), storage_shape({length}, placements, mesh)[0]);
+              int64_t real = 0;
+              for (const Range& range : stored) {
+                real += std::max<int64_t>(0, std::min(range.end, length) - range.begin);
+              }
+              EXPECT_EQ(real, size_of_ranges(owned_ranges({length}, placements, mesh, at)[0]));
+            });
+          }
+        }
+      }
+    }
+  }
+}
+
+// Five heads of four features over three ranks: two heads each, the last rank has one and padding.
+TEST(Placement, UnitsAreNeverTornApart) {
+  Mesh mesh;
+  set(mesh, Axis::tensor, 3);
+  Placements placements;
+  set(placements, Axis::tensor, {.kind = PlacementKind::shard, .dim = 0, .unit = 4});
+  EXPECT_EQ(storage_shape({20}, placements, mesh), Shape({8}));
+  Coordinates at{};
+  EXPECT_EQ(owned_ranges({20}, placements, mesh, at)[0], (std::vector<Range>{{0, 8}}));
+  at[static_cast<size_t>(Axis::tensor)] = 2;
+  EXPECT_EQ(owned_ranges({20}, placements, mesh, at)[0], (std::vector<Range>{{16, 20}}));
+  EXPECT_EQ(stored_ranges({20}, placements, mesh, at)[0], (std::vector<Range>{{16, 24}}));
+}
+
+TEST(Placement, AnInnerAxisCutsWhatALaterAxisLeft) {
+  Mesh mesh;
+  set(mesh, Axis::context, 2);
+  set(mesh, Axis::tensor, 2);
+  Placements placements;
+  set(placements, Axis::context, {.kind = PlacementKind::shard, .dim = 0, .inner = true});
+  set(placements, Axis::tensor, {.kind = PlacementKind::shard, .dim = 0});
+  Coordinates at{};
+  at[static_cast<size_t>(Axis::tensor)] = 1;
+  EXPECT_EQ(owned_ranges({8}, placements, mesh, at)[0], (std::vector<Range>{{4, 6}}));
+  at[static_cast<size_t>(Axis::context)] = 1;
+  EXPECT_EQ(owned_ranges({8}, placements, mesh, at)[0], (std::vector<Range>{{6, 8}}));
+}
+
+TEST(Placement, OnePlacementParsesBack) {
+  for (const char* text : {"replicate", "partial(sum)", "partial(max)", "shard(0)", "shard(2 zigzag)",
+                           "shard(1 zigzag unit 4 repeat 2 partial inner)", "shard(1 inner)"}) {
+    const auto placement = parse_placement(text);
+    ASSERT_TRUE(placement.has_value()) << text;
+    EXPECT_EQ(to_text(*placement), text);
+  }
+  for (const char* text :
+       {"", "shard", "shard(1) ", "shard(1 unit 0)", "shard(1 inner partial)", "partial()"}) {
+    EXPECT_EQ(parse_placement(text), std::nullopt) << text;
   }
 }
 

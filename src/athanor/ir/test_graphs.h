@@ -132,7 +132,10 @@ inline Graph make_random_graph(std::mt19937_64& random) {
         placement = {.kind = PlacementKind::shard,
                      .dim = static_cast<uint8_t>(below(Shape::max_rank)),
                      .pattern = coin() ? ShardPattern::zigzag : ShardPattern::contiguous,
-                     .repeat = static_cast<uint16_t>(1 + below(3))};
+                     .repeat = static_cast<uint16_t>(1 + below(3)),
+                     .unit = static_cast<uint32_t>(1 + below(9)),
+                     .repeats_partial = coin(),
+                     .inner = coin()};
       }
     }
     return result;
@@ -191,6 +194,11 @@ inline Graph make_random_graph(std::mt19937_64& random) {
                                          &Attributes::region, &Attributes::table}) {
       if (coin()) all.*member = below(100000) - 50000;
     }
+    all.extent = below(1000);
+    all.ranks = static_cast<int32_t>(below(9));
+    all.axis = static_cast<Axis>(below(axis_count));
+    all.from = placements()[0];
+    all.to = placements()[1];
     all.inverse = coin();
     all.nesterov = coin();
     all.activation = coin() ? Activation::gelu : Activation::none;
@@ -225,6 +233,11 @@ inline Graph make_random_graph(std::mt19937_64& random) {
     take(Field::trust_low, &Attributes::trust_low);
     take(Field::trust_high, &Attributes::trust_high);
     take(Field::nesterov, &Attributes::nesterov);
+    take(Field::axis, &Attributes::axis);
+    take(Field::ranks, &Attributes::ranks);
+    take(Field::from, &Attributes::from);
+    take(Field::to, &Attributes::to);
+    take(Field::extent, &Attributes::extent);
     take(Field::name, &Attributes::name);
     graph.operations.push_back(std::move(operation));
   }

@@ -31,6 +31,12 @@ constexpr NamedClass named_classes[] = {
     {"token_ids", DTypeClass::int32},
     {"labels", DTypeClass::int32},
     {"positions", DTypeClass::int32},
+    {"key_positions", DTypeClass::int32},
+    {"key_documents", DTypeClass::int32},
+    {"key_indices", DTypeClass::int32},
+    {"logsumexp_before", DTypeClass::wide_float},
+    {"row_max", DTypeClass::wide_float},
+    {"sums", DTypeClass::wide_float},
     {"documents", DTypeClass::int32},
     {"indices", DTypeClass::int32},
     {"lengths", DTypeClass::int32},
@@ -190,6 +196,7 @@ class Verifier {
     if (const auto problem = row.check(operation.attributes, inputs, outputs)) fail(*problem);
     check_table(operation, row);
     check_chunk(operation);
+    check_placements(operation);
     for (size_t i = 0; i < operation.inputs.size(); ++i) {
       if (operation.inputs[i] != no_value) read(operation.inputs[i], operand_name(row.inputs, i));
     }
@@ -238,6 +245,16 @@ class Verifier {
         if (graph_.value(id).dtype != dtype) {
           fail(fmt::format("{} is {} and its view is {}", describe(id), name_of(graph_.value(id).dtype),
                            name_of(dtype)));
+        }
+      }
+      return;
+    }
+    if (row.is_collective || operation.kind == OperationKind::local_part) {
+      for (size_t i = 0; i < operation.outputs.size(); ++i) {
+        const ValueId in = operation.inputs[i], out = operation.outputs[i];
+        if (in != no_value && out != no_value && graph_.value(in).dtype != graph_.value(out).dtype) {
+          fail(fmt::format("{} is {} and what becomes of it {}", describe(in),
+                           name_of(graph_.value(in).dtype), name_of(graph_.value(out).dtype)));
         }
       }
       return;
@@ -296,6 +313,65 @@ class Verifier {
     if (!fits_whole || part[0] != 1 || part[1] != region.chunk_rows) {
       fail(fmt::format("{} of {} in chunks of {} of {} rows", to_text(part), to_text(whole),
                        region.chunk_rows, region.rows));
+    }
+  }
+
+  const Placement& placement(ValueId id, Axis axis) const {
+    return graph_.value(id).placements[static_cast<size_t>(axis)];
+  }
+
+  void expect_placement(ValueId id, Axis axis, const Placement& expected) const {
+    if (placement(id, axis) == expected) return;
+    fail(fmt::format("{} is {} on axis {} where it must be {}", describe(id), to_text(placement(id, axis)),
+                     name_of(axis), to_text(expected)));
+  }
+
+  // A collective turns the placement it is meant for into the one it makes, and leaves other axes alone. A
+  // phase of the loss takes logits that are cut, never whole rows.
+  void check_placements(const Operation& operation) const {
+    const Attributes& attributes = operation.attributes;
+    const ValueId in = operation.inputs.empty() ? no_value : operation.inputs[0], out = operation.outputs[0];
+    const auto becomes = [&](const Placement& before, const Placement& after) {
+      expect_placement(in, attributes.axis, before);
+      expect_placement(out, attributes.axis, after);
+      for (int axis = 0; axis < axis_count; ++axis) {
+        if (static_cast<Axis>(axis) == attributes.axis) continue;
+        expect_placement(out, static_cast<Axis>(axis), placement(in, static_cast<Axis>(axis)));
+      }
+    };
+    switch (operation.kind) {
+      case OperationKind::local_part:
+        return becomes({}, attributes.to);
+      case OperationKind::reduce_scatter:
+        return becomes({.kind = PlacementKind::partial}, attributes.to);
+      case OperationKind::all_gather:
+        return becomes(attributes.from, {});
+      case OperationKind::all_to_all:
+        return becomes(attributes.from, attributes.to);
+      case OperationKind::all_reduce: {
+        Placement whole;
+        if (attributes.from.kind == PlacementKind::shard) {
+          if (!attributes.from.repeats_partial) fail("an all_reduce of parts that are whole");
+          whole = attributes.from;
+          whole.repeats_partial = false;
+        } else if (attributes.from.kind != PlacementKind::partial) {
+          fail("an all_reduce of what is whole");
+        }
+        return becomes(attributes.from, whole);
+      }
+      case OperationKind::vocabulary_max:
+      case OperationKind::vocabulary_sums:
+      case OperationKind::vocabulary_loss: {
+        const auto& placements = graph_.value(in).placements;
+        const bool cut = std::any_of(placements.begin(), placements.end(), [](const Placement& p) {
+          return p.kind == PlacementKind::shard && p.dim == 2;
+        });
+        if (!cut)
+          fail(fmt::format("{} are whole rows where a part of the vocabulary is needed", describe(in)));
+        return;
+      }
+      default:
+        return;
     }
   }
 

@@ -41,6 +41,8 @@ struct KernelArguments {
   std::span<std::byte> workspace;               // at least what Kernel::workspace_bytes said, 64-byte aligned
   bool accumulate = false;             // rows that accumulate: add to the outputs, else overwrite them
   uint64_t name_hash = 0;              // hash_name(attributes->name) with the layer filled in
+  int64_t first = 0;                   // first_of_part() of the operation on this rank
+  int32_t coordinate = 0;              // of this rank on attributes->axis
   int32_t micro_batch = 0;             // load_batch: which of StepInputs::micro_batches
   const BucketTable* table = nullptr;  // bucket operations
   const void* prepared = nullptr;      // what Kernel::prepare returned for this execution

@@ -143,6 +143,8 @@ struct Call {
   BucketTable table;
   StepInputs step;
   int32_t micro_batch = 0;
+  int64_t first = 0;
+  int32_t coordinate = 0;
   std::vector<int> shared_with =
       {};  // shared_with[o] = i: output o is the memory of input i; -1 or missing: no
 
@@ -198,6 +200,8 @@ inline void run(const KernelTable& table, Call& call, ThreadTeam& team) {
   arguments.accumulate = call.accumulate;
   arguments.name_hash = stable_hash(call.attributes.name);
   arguments.micro_batch = call.micro_batch;
+  arguments.first = call.first;
+  arguments.coordinate = call.coordinate;
   arguments.table = &call.table;
   std::shared_ptr<const void> prepared;
   if (kernel->prepare != nullptr) prepared = kernel->prepare(arguments, team.size());

@@ -64,6 +64,7 @@ Cost cost_of(const StepProgram& program) {
       const Cost one = cost_of(block.graph, operation);
       cost.flops += one.flops;
       cost.bytes += one.bytes;
+      cost.sent += one.sent;
     }
     by_template.push_back(cost);
   }
@@ -71,6 +72,7 @@ Cost cost_of(const StepProgram& program) {
   for (const Call& call : program.calls) {
     total.flops += by_template[static_cast<size_t>(call.template_id)].flops;
     total.bytes += by_template[static_cast<size_t>(call.template_id)].bytes;
+    total.sent += by_template[static_cast<size_t>(call.template_id)].sent;
   }
   return total;
 }

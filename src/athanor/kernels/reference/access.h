@@ -88,6 +88,8 @@ void add_rotary(KernelTable& table);
 void add_attention(KernelTable& table);
 void add_cache(KernelTable& table);
 void add_loss(KernelTable& table);
+void add_vocabulary(KernelTable& table);
+void add_local_part(KernelTable& table);
 void add_batch(KernelTable& table);
 void add_optimizer(KernelTable& table);
 void add_lamb(KernelTable& table);

@@ -9,45 +9,48 @@ namespace athanor::reference {
 
 namespace {
 
+// The operands that masks and dropout compare. Keys are the queries' own, or a part of all keys.
+struct MaskOperands {
+  const TensorView &positions, &documents, &indices, &key_positions, &key_documents, &key_indices, &samples;
+};
+
 // Which keys a query sees, and which probabilities dropout keeps: functions of the batch tensors alone.
 class Mask {
  public:
-  Mask(const KernelArguments& a, const KernelContext& context, size_t first_input, int64_t sequence)
-      : positions_(a.inputs[first_input]),
-        documents_(a.inputs[first_input + 1]),
-        indices_(a.inputs[first_input + 2]),
-        samples_(a.inputs[first_input + 3]),
-        sequence_(sequence),
+  Mask(const KernelArguments& a, const KernelContext& context, const MaskOperands& operands)
+      : operands_(operands),
+        first_head_(a.first),
         window_(a.attributes->window),
         threshold_(dropout_threshold(a.attributes->probability)),
         scale_(dropout_scale(a.attributes->probability)) {
     if (threshold_ == 0) return;
-    ATHANOR_ASSERT(indices_.present() && samples_.present(),
+    ATHANOR_ASSERT(operands.indices.present() && operands.key_indices.present() && operands.samples.present(),
                    "attention dropout without indices and sample ids");
     key_ = dropout_key(context.step->seed, a.name_hash, context.step->step);
   }
 
   bool visible(int64_t sample, int64_t query, int64_t key) const {
-    if (at(documents_, sample, query) != at(documents_, sample, key)) return false;
-    const int64_t distance = at(positions_, sample, query) - at(positions_, sample, key);
+    if (at(operands_.documents, sample, query) != at(operands_.key_documents, sample, key)) return false;
+    const int64_t distance =
+        at(operands_.positions, sample, query) - at(operands_.key_positions, sample, key);
     return distance >= 0 && (window_ == 0 || distance < window_);
   }
 
   // The factor of a probability: 0 where it is dropped.
   double keep(int64_t sample, int64_t head, int64_t query, int64_t key) const {
     if (threshold_ == 0) return 1;
-    const uint32_t word =
-        dropout_word(head_key(key_, head), load_integer(samples_, sample),
-                     static_cast<int32_t>(at(indices_, sample, query)), at(indices_, sample, key));
+    const uint32_t word = dropout_word(
+        head_key(key_, first_head_ + head), load_integer(operands_.samples, sample),
+        static_cast<int32_t>(at(operands_.indices, sample, query)), at(operands_.key_indices, sample, key));
     return word >= threshold_ ? scale_ : 0;
   }
 
  private:
-  int64_t at(const TensorView& tensor, int64_t sample, int64_t index) const {
-    return load_integer(tensor, token_offset(tensor, sample * sequence_ + index));
+  static int64_t at(const TensorView& tensor, int64_t sample, int64_t index) {
+    return load_integer(tensor, token_offset(tensor, sample * tensor.shape[1] + index));
   }
-  const TensorView &positions_, &documents_, &indices_, &samples_;
-  int64_t sequence_, window_;
+  MaskOperands operands_;
+  int64_t first_head_, window_;
   uint32_t threshold_;
   double scale_;
   DropoutKey key_;
@@ -69,42 +72,62 @@ void write_head(const TensorView& tensor, int64_t token, int64_t head, const dou
   write(tensor, token_offset(tensor, token) + head * width, width, values);
 }
 
+const TensorView absent;
+
+// What earlier parts of the keys gave, if there were any.
+struct Before {
+  const TensorView &out, &logsumexp;
+};
+
 // out = softmax over visible keys of (scale q.k), dropped out, times v; logsumexp of those scores. A query
-// that sees no key gives 0 and -inf.
-void attention(const KernelArguments& a, const KernelContext& context) {
+// that sees no key gives 0 and -inf. With results of earlier parts, those of all keys together: each part
+// weighs what its exponentials add up to (Milakov and Gimelshein 2018).
+void attend(const KernelArguments& a, const Mask& mask, const Before& before) {
   const TensorView &q = a.inputs[0], &k = a.inputs[1], &v = a.inputs[2], &out = a.outputs[0],
                    &lse = a.outputs[1];
-  const int64_t samples = q.shape[0], sequence = q.shape[1], heads = q.shape[2], width = q.shape[3];
-  const int64_t group = k.shape[2] == 0 ? 1 : heads / k.shape[2];
-  const Mask mask(a, context, 3, sequence);
+  const int64_t samples = q.shape[0], queries = q.shape[1], heads = q.shape[2], width = q.shape[3];
+  const int64_t keys = k.shape[1], group = k.shape[2] == 0 ? 1 : heads / k.shape[2];
+  constexpr double nothing = -std::numeric_limits<double>::infinity();
   Scratch scratch(a.workspace);
   double *query_scratch = scratch.take(width), *key_scratch = scratch.take(width);
-  double *total = scratch.take(width), *scores = scratch.take(sequence);
+  double *total = scratch.take(width), *scores = scratch.take(keys);
   for (int64_t b = 0; b < samples; ++b) {
-    for (int64_t i = 0; i < sequence; ++i) {
-      const int64_t token = b * sequence + i;
+    for (int64_t i = 0; i < queries; ++i) {
+      const int64_t token = b * queries + i;
       for (int64_t h = 0; h < heads; ++h) {
         const double* query = read_head(q, token, h, query_scratch);
         int64_t seen = 0;
-        double maximum = -std::numeric_limits<double>::infinity();
-        for (int64_t j = 0; j < sequence; ++j) {
+        double maximum = nothing;
+        for (int64_t j = 0; j < keys; ++j) {
           if (!mask.visible(b, i, j)) continue;
           scores[j] =
-              a.attributes->scale * dot(query, read_head(k, b * sequence + j, h / group, key_scratch), width);
+              a.attributes->scale * dot(query, read_head(k, b * keys + j, h / group, key_scratch), width);
           maximum = std::max(maximum, scores[j]);
           ++seen;
         }
         double sum = 0;
         std::fill_n(total, width, 0.0);
-        for (int64_t j = 0; j < sequence && seen > 0; ++j) {
+        for (int64_t j = 0; j < keys && seen > 0; ++j) {
           if (!mask.visible(b, i, j)) continue;
           const double weight = std::exp(scores[j] - maximum);
           sum += weight;
           const double kept = weight * mask.keep(b, h, i, j);
-          const double* value = read_head(v, b * sequence + j, h / group, key_scratch);
+          const double* value = read_head(v, b * keys + j, h / group, key_scratch);
           for (int64_t e = 0; e < width; ++e) total[e] += kept * value[e];
         }
-        for (int64_t e = 0; e < width && seen > 0; ++e) total[e] /= sum;
+        const double earlier = before.logsumexp.present()
+                                   ? load(before.logsumexp, token_offset(before.logsumexp, token) + h)
+                                   : nothing;
+        if (earlier > nothing) {
+          const double largest = std::max(maximum, earlier);
+          const double weight = std::exp(earlier - largest);
+          const double scale = seen > 0 ? std::exp(maximum - largest) : 0;
+          const double* value = read_head(before.out, token, h, key_scratch);
+          for (int64_t e = 0; e < width; ++e) total[e] = total[e] * scale + weight * value[e];
+          sum = sum * scale + weight;
+          maximum = largest;
+        }
+        for (int64_t e = 0; e < width && sum > 0; ++e) total[e] /= sum;
         write_head(out, token, h, total);
         store(lse, token_offset(lse, token) + h, maximum + std::log(sum));
       }
@@ -112,12 +135,25 @@ void attention(const KernelArguments& a, const KernelContext& context) {
   }
 }
 
+void attention(const KernelArguments& a, const KernelContext& context) {
+  const TensorView &positions = a.inputs[3], &documents = a.inputs[4], &indices = a.inputs[5];
+  const Mask mask(a, context, {positions, documents, indices, positions, documents, indices, a.inputs[6]});
+  attend(a, mask, {absent, absent});
+}
+
+void attention_part(const KernelArguments& a, const KernelContext& context) {
+  const Mask mask(
+      a, context,
+      {a.inputs[3], a.inputs[4], a.inputs[9], a.inputs[5], a.inputs[6], a.inputs[10], a.inputs[11]});
+  attend(a, mask, {a.inputs[7], a.inputs[8]});
+}
+
 // Operands of the backward pass, and the gradient of one score.
 struct Backward {
   const TensorView &dout, &q, &k, &v, &out, &lse;
   const Mask& mask;
   double scale;
-  int64_t sequence, width;
+  int64_t queries, keys, width;
   double *query, *key, *value, *gradient, *output;  // scratch rows
 
   // Of the pair (query i, key j) in sample b and head h: `kept`, the probability after dropout, and `score`,
@@ -128,7 +164,7 @@ struct Backward {
     const double *query, *key, *gradient;
   };
   Pair pair(int64_t b, int64_t h, int64_t key_head, int64_t i, int64_t j) const {
-    const int64_t row = b * sequence + i, column = b * sequence + j;
+    const int64_t row = b * queries + i, column = b * keys + j;
     Pair result{};
     result.query = read_head(q, row, h, query);
     result.key = read_head(k, column, key_head, key);
@@ -144,12 +180,25 @@ struct Backward {
   }
 };
 
-void attention_gradient(const KernelArguments& a, const KernelContext& context) {
+// What a gradient starts from: what other parts gave, or zeros.
+void start(const TensorView& before, int64_t token, int64_t head, double* total, double* scratch,
+           int64_t width) {
+  if (before.present()) {
+    std::copy_n(read_head(before, token, head, scratch), width, total);
+  } else {
+    std::fill_n(total, width, 0.0);
+  }
+}
+
+struct GradientsBefore {
+  const TensorView &dq, &dk, &dv;
+};
+
+void attend_gradient(const KernelArguments& a, const Mask& mask, const GradientsBefore& before) {
   const TensorView &dq = a.outputs[0], &dk = a.outputs[1], &dv = a.outputs[2];
   const TensorView &q = a.inputs[1], &k = a.inputs[2];
-  const int64_t samples = q.shape[0], sequence = q.shape[1], heads = q.shape[2], width = q.shape[3];
-  const int64_t key_heads = k.shape[2], group = key_heads == 0 ? 1 : heads / key_heads;
-  const Mask mask(a, context, 6, sequence);
+  const int64_t samples = q.shape[0], queries = q.shape[1], heads = q.shape[2], width = q.shape[3];
+  const int64_t keys = k.shape[1], key_heads = k.shape[2], group = key_heads == 0 ? 1 : heads / key_heads;
   Scratch scratch(a.workspace);
   const Backward backward{a.inputs[0],
                           q,
@@ -159,7 +208,8 @@ void attention_gradient(const KernelArguments& a, const KernelContext& context) 
                           a.inputs[5],
                           mask,
                           a.attributes->scale,
-                          sequence,
+                          queries,
+                          keys,
                           width,
                           scratch.take(width),
                           scratch.take(width),
@@ -168,23 +218,23 @@ void attention_gradient(const KernelArguments& a, const KernelContext& context) 
                           scratch.take(width)};
   double *first = scratch.take(width), *second = scratch.take(width);
   for (int64_t b = 0; b < samples; ++b) {
-    for (int64_t i = 0; i < sequence; ++i) {  // dq: each query over its keys
+    for (int64_t i = 0; i < queries; ++i) {  // dq: each query over its keys
       for (int64_t h = 0; h < heads; ++h) {
-        std::fill_n(first, width, 0.0);
-        for (int64_t j = 0; j < sequence; ++j) {
+        start(before.dq, b * queries + i, h, first, second, width);
+        for (int64_t j = 0; j < keys; ++j) {
           if (!mask.visible(b, i, j)) continue;
           const Backward::Pair pair = backward.pair(b, h, h / group, i, j);
           for (int64_t e = 0; e < width; ++e) first[e] += backward.scale * pair.score * pair.key[e];
         }
-        write_head(dq, b * sequence + i, h, first);
+        write_head(dq, b * queries + i, h, first);
       }
     }
-    for (int64_t j = 0; j < sequence; ++j) {  // dk, dv: each key over the queries of all heads of its group
+    for (int64_t j = 0; j < keys; ++j) {  // dk, dv: each key over the queries of all heads of its group
       for (int64_t key_head = 0; key_head < key_heads; ++key_head) {
-        std::fill_n(first, width, 0.0);
-        std::fill_n(second, width, 0.0);
+        start(before.dk, b * keys + j, key_head, first, backward.key, width);
+        start(before.dv, b * keys + j, key_head, second, backward.key, width);
         for (int64_t h = key_head * group; h < (key_head + 1) * group; ++h) {
-          for (int64_t i = 0; i < sequence; ++i) {
+          for (int64_t i = 0; i < queries; ++i) {
             if (!mask.visible(b, i, j)) continue;
             const Backward::Pair pair = backward.pair(b, h, key_head, i, j);
             for (int64_t e = 0; e < width; ++e) {
@@ -193,24 +243,41 @@ void attention_gradient(const KernelArguments& a, const KernelContext& context) 
             }
           }
         }
-        write_head(dk, b * sequence + j, key_head, first);
-        write_head(dv, b * sequence + j, key_head, second);
+        write_head(dk, b * keys + j, key_head, first);
+        write_head(dv, b * keys + j, key_head, second);
       }
     }
   }
 }
 
+void attention_gradient(const KernelArguments& a, const KernelContext& context) {
+  const TensorView &positions = a.inputs[6], &documents = a.inputs[7], &indices = a.inputs[8];
+  const Mask mask(a, context, {positions, documents, indices, positions, documents, indices, a.inputs[9]});
+  attend_gradient(a, mask, {absent, absent, absent});
+}
+
+void attention_part_gradient(const KernelArguments& a, const KernelContext& context) {
+  const Mask mask(
+      a, context,
+      {a.inputs[6], a.inputs[7], a.inputs[13], a.inputs[8], a.inputs[9], a.inputs[14], a.inputs[15]});
+  attend_gradient(a, mask, {a.inputs[10], a.inputs[11], a.inputs[12]});
+}
+
 }  // namespace
 
 void add_attention(KernelTable& table) {
-  set_all(table, OperationKind::attention,
-          {.run = attention, .workspace_bytes = [](const Attributes&, Types in, Types, int) {
-             return doubles(3 * in[0].shape[3] + in[0].shape[1]);
-           }});
+  const auto forward_bytes = [](const Attributes&, Types in, Types, int) {
+    return doubles(3 * in[0].shape[3] + in[1].shape[1]);
+  };
+  const auto backward_bytes = [](const Attributes&, Types in, Types, int) {
+    return doubles(7 * in[1].shape[3]);
+  };
+  set_all(table, OperationKind::attention, {.run = attention, .workspace_bytes = forward_bytes});
+  set_all(table, OperationKind::attention_part, {.run = attention_part, .workspace_bytes = forward_bytes});
   set_all(table, OperationKind::attention_gradient,
-          {.run = attention_gradient, .workspace_bytes = [](const Attributes&, Types in, Types, int) {
-             return doubles(7 * in[1].shape[3]);
-           }});
+          {.run = attention_gradient, .workspace_bytes = backward_bytes});
+  set_all(table, OperationKind::attention_part_gradient,
+          {.run = attention_part_gradient, .workspace_bytes = backward_bytes});
 }
 
 }  // namespace athanor::reference

@@ -11,6 +11,7 @@ void matmul(const KernelArguments& a, const KernelContext&) {
   const TensorView &x = a.inputs[0], &weight = a.inputs[1], &bias = a.inputs[2];
   const TensorView &y = a.outputs[0], &activated = a.outputs[1];
   const int64_t features = weight.shape[0], depth = weight.shape[1];
+  const bool adds_bias = bias.present() && a.first == 0;  // of a product cut in depth, one part does
   const Rows x_rows(x), y_rows(y), activated_rows(activated);
   Scratch scratch(a.workspace);
   double *x_scratch = scratch.take(depth), *weight_scratch = scratch.take(depth),
@@ -19,7 +20,7 @@ void matmul(const KernelArguments& a, const KernelContext&) {
     const double* x_row = read(x, x_rows.offset(row), depth, x_scratch);
     for (int64_t n = 0; n < features; ++n) {
       const double* weight_row = read(weight, n * depth, depth, weight_scratch);
-      double sum = bias.present() ? load(bias, n) : 0;
+      double sum = adds_bias ? load(bias, n) : 0;
       for (int64_t k = 0; k < depth; ++k) sum += x_row[k] * weight_row[k];
       out[n] = sum;
     }

@@ -11,6 +11,8 @@ void add_reference_kernels(KernelTable& table) {
   reference::add_attention(table);
   reference::add_cache(table);
   reference::add_loss(table);
+  reference::add_vocabulary(table);
+  reference::add_local_part(table);
   reference::add_batch(table);
   reference::add_optimizer(table);
   reference::add_lamb(table);

@@ -1,0 +1,52 @@
+#include "athanor/ir/part.h"
+
+#include "athanor/base/error.h"
+
+namespace athanor {
+
+namespace {
+
+struct CutDim {
+  ValueId value = no_value;
+  int dim = 0;
+};
+
+CutDim cut_dim(const Operation& operation) {
+  switch (operation.kind) {
+    case OperationKind::embedding:
+      return {operation.inputs[0], 0};
+    case OperationKind::embedding_gradient:
+      return {operation.outputs[0], 0};
+    case OperationKind::matmul:
+      return {operation.inputs[1], 1};
+    case OperationKind::attention:
+    case OperationKind::attention_part:
+      return {operation.inputs[0], 2};
+    case OperationKind::attention_gradient:
+    case OperationKind::attention_part_gradient:
+      return {operation.inputs[1], 2};
+    case OperationKind::vocabulary_max:
+    case OperationKind::vocabulary_sums:
+    case OperationKind::vocabulary_loss:
+      return {operation.inputs[0], 2};
+    default:
+      ATHANOR_ASSERT(false, "{} has no cut dim", name_of(operation.kind));
+      return {};
+  }
+}
+
+}  // namespace
+
+int64_t first_of_part(const Graph& graph, const Operation& operation, const Mesh& mesh,
+                      const Coordinates& coordinates) {
+  if (operation.attributes.extent == 0) return 0;
+  const CutDim cut = cut_dim(operation);
+  const Value& value = graph.value(cut.value);
+  Shape whole = value.shape;
+  whole.set(cut.dim, operation.attributes.extent);
+  const auto stored = stored_ranges(whole, value.placements, mesh, coordinates);
+  const auto& ranges = stored[static_cast<size_t>(cut.dim)];
+  return ranges.empty() ? 0 : ranges.front().begin;
+}
+
+}  // namespace athanor
