@@ -272,7 +272,8 @@ std::map<std::string, Placements> gradient_placements(const Graph& sharded) {
 BucketTable local_table(const BucketTable& table, const Layout& layout) {
   BucketTable local{.name = table.name, .members = {}};
   for (BucketMember member : table.members) {
-    member.shape = storage_shape(member.shape, layout.of_parameter(member.name), layout.mesh());
+    member.placements = layout.of_parameter(member.name);
+    member.shape = storage_shape(member.shape, member.placements, layout.mesh());
     member.offset = local.length();
     local.members.push_back(std::move(member));
   }

@@ -76,6 +76,7 @@ struct BucketMember {
   int64_t offset = 0;  // elements from the bucket's start
   double weight_decay = 0, learning_rate_factor = 1;
   double initial_mean = 0, initial_deviation = 0;  // of the normal distribution it starts from
+  Placements placements = {};  // of which `shape` is a rank's storage; nothing is cut in a model's own tables
   int64_t length() const { return shape.elements(); }
   friend bool operator==(const BucketMember&, const BucketMember&) = default;
 };

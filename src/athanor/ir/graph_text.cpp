@@ -36,7 +36,7 @@ constexpr MemberField member_fields[] = {
   [[maybe_unused]] const auto& [o1, o2, o3, o4, o5, o6] = operation;
   [[maybe_unused]] const auto& [r1, r2, r3] = region;
   [[maybe_unused]] const auto& [t1, t2] = table;
-  [[maybe_unused]] const auto& [m1, m2, m3, m4, m5, m6, m7, m8] = member;
+  [[maybe_unused]] const auto& [m1, m2, m3, m4, m5, m6, m7, m8, m9] = member;
 }
 
 // ---- printing
@@ -90,8 +90,10 @@ class Printer {
     const BucketTable& table = graph_.tables[index];
     line(1, fmt::format("table {} {} {{", index, quoted_if_needed(table.name)));
     for (const BucketMember& member : table.members) {
-      std::string text = fmt::format("{}: {} {} at {}", quoted_if_needed(member.name), name_of(member.role),
-                                     to_text(member.shape), member.offset);
+      const std::string placements = to_text(member.placements);
+      std::string text =
+          fmt::format("{}: {} {}{}{} at {}", quoted_if_needed(member.name), name_of(member.role),
+                      to_text(member.shape), placements.empty() ? "" : " ", placements, member.offset);
       for (const MemberField& field : member_fields) {
         if (member.*field.member == BucketMember{}.*field.member) continue;
         text += fmt::format(" {}={}", field.name, member.*field.member);
@@ -241,6 +243,7 @@ class Parser {
     if (!role) scanner_.fail(fmt::format("'{}' is not a parameter role", role_name));
     member.role = *role;
     member.shape = parse_shape_word();
+    member.placements = parse_placements_word();
     scanner_.expect("at");
     member.offset = scanner_.integer();
     if (member.offset < 0 || member.offset > int64_t{1} << 60) scanner_.fail("the offset is out of range");
@@ -286,6 +289,15 @@ class Parser {
     return *shape;
   }
 
+  // "{tensor:shard(1)}", or nothing: replicated.
+  Placements parse_placements_word() {
+    if (!scanner_.next_is("{")) return {};
+    const std::string_view text = scanner_.through("}");
+    const auto placements = parse_placements(text);
+    if (!placements) scanner_.fail(fmt::format("'{}' are not placements", text));
+    return *placements;
+  }
+
   // "-", "%3", or with may_declare "%3 name: dtype shape placements role".
   ValueId parse_value(bool may_declare) {
     if (scanner_.accept("-")) return no_value;
@@ -304,12 +316,7 @@ class Parser {
     if (!dtype) scanner_.fail(fmt::format("'{}' is not a dtype", dtype_name));
     value.dtype = *dtype;
     value.shape = parse_shape_word();
-    if (scanner_.next_is("{")) {
-      const std::string_view text = scanner_.through("}");
-      const auto placements = parse_placements(text);
-      if (!placements) scanner_.fail(fmt::format("'{}' are not placements", text));
-      value.placements = *placements;
-    }
+    value.placements = parse_placements_word();
     const std::string_view role_name = scanner_.word();
     const auto role = parse_name<Role>(role_name, role_count);
     if (!role) scanner_.fail(fmt::format("'{}' is not a role", role_name));

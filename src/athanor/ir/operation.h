@@ -74,8 +74,9 @@ enum class OperationKind : uint8_t {
   reduce_scatter,
   all_to_all,
   shift,
+  reduce_members,
 };
-inline constexpr int operation_kind_count = static_cast<int>(OperationKind::shift) + 1;
+inline constexpr int operation_kind_count = static_cast<int>(OperationKind::reduce_members) + 1;
 
 // What an operation is for: backward keeps the gradient that flows on (B) apart from weight gradients (W).
 enum class Part : uint8_t { forward, input_gradient, weight_gradient, update };
@@ -104,8 +105,8 @@ struct Attributes {
   Axis axis = Axis::pipeline;    // collectives, local_part: the axis whose ranks take part
   int32_t ranks = 1;             // its size
   Placement from = {}, to = {};  // what the tensor is along the axis before and after
-  // Operations on a part of a cut dim (vocabulary; depth of a product; heads that key random numbers): its
-  // length in the whole. KernelArguments::first says where the part begins. 0: nothing is cut.
+  // Operations on a part of a cut dim (vocabulary; depth of a product; heads that key random numbers; a
+  // bucket): its length in the whole. KernelArguments::first says where the part begins. 0: nothing is cut.
   int64_t extent = 0;
   std::string name = {};  // random operations: the logical name that keys them; "{layer}" is filled in
   friend bool operator==(const Attributes&, const Attributes&) = default;

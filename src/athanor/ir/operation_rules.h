@@ -38,6 +38,7 @@ Cost cost_all_gather(const Attributes&, Types inputs, Types outputs);
 Cost cost_reduce_scatter(const Attributes&, Types inputs, Types outputs);
 Cost cost_all_to_all(const Attributes&, Types inputs, Types outputs);
 Cost cost_shift(const Attributes&, Types inputs, Types outputs);
+Cost cost_reduce_members(const Attributes&, Types inputs, Types outputs);
 
 Problem check_none(const Attributes&, Types inputs, Types outputs);
 Problem check_same(const Attributes&, Types inputs, Types outputs);  // all present operands have one shape
@@ -78,5 +79,6 @@ Problem check_local_part(const Attributes&, Types inputs, Types outputs);  // re
 Problem check_all_gather(const Attributes&, Types inputs, Types outputs);
 Problem check_all_to_all(const Attributes&, Types inputs, Types outputs);
 Problem check_shift(const Attributes&, Types inputs, Types outputs);
+Problem check_reduce_members(const Attributes&, Types inputs, Types outputs);
 
 }  // namespace athanor::rules

@@ -109,8 +109,9 @@ void add_sharded_rows(std::vector<OperationRow>& rows) {
   add_row(
       row(local_part, "local_part", "x", "y", who | mask_of(Field::to), cost_elementwise, check_local_part));
   // x, partial -> y: the sum or maximum over the axis; or over the neighbours that hold repeats of one part
-  add_row(collective(
-      row(all_reduce, "all_reduce", "x", "y", who | mask_of(Field::from), cost_all_reduce, check_same)));
+  add_row(collective(with_in_place(
+      row(all_reduce, "all_reduce", "x", "y", who | mask_of(Field::from), cost_all_reduce, check_same),
+      {0})));
   // x: this rank's part by `from` -> y: the whole, without padding
   add_row(collective(row(all_gather, "all_gather", "x", "y", who | mask_of(Field::from), cost_all_gather,
                          check_all_gather)));
@@ -123,6 +124,11 @@ void add_sharded_rows(std::vector<OperationRow>& rows) {
   // y on rank i of the axis = x of rank i - 1, the first after the last; several tensors travel together
   add_row(collective(row(shift, "shift", "a b? c? d? e?", "next_a next_b? next_c? next_d? next_e?", who,
                          cost_shift, check_shift)));
+  // Elements [offset, offset + extent) of a bucket, partial among all ranks of the axis or among the
+  // neighbours that repeat a part, are replaced by their sums
+  add_row(collective(
+      updating(row(reduce_members, "reduce_members", "", "bucket", who | fields(from, Field::offset, extent),
+                   cost_reduce_members, check_reduce_members))));
 }
 
 // Operands of each kind. Shapes in the legend of shape.h; `..` is any leading dims.
@@ -132,7 +138,7 @@ std::vector<OperationRow> make_table() {
   const FieldMask norm_fields = fields(epsilon);
   const FieldMask rope = fields(theta, rope_factor, rope_low, rope_high, rope_original, inverse);
   const FieldMask attend = fields(scale, window, probability, extent, name);
-  const FieldMask average = fields(average_decay, Field::table);
+  const FieldMask average = fields(average_decay, Field::table, extent);
   std::vector<OperationRow> rows;
   const auto add_row = [&](OperationRow r) { rows.push_back(std::move(r)); };
   // table [V,D], ids [B,S] int32 -> y [B,S,D]; of a part of the table: zeros where another part has the row
@@ -241,8 +247,8 @@ std::vector<OperationRow> make_table() {
   add_row(row(load_tokens, "load_tokens", "", "token_ids positions lengths cache_rows", 0, cost_elementwise,
               check_load_tokens));
   // gradient bucket [n] -> norms [members] fp64: sum of squares of each member, over what this rank owns
-  add_row(row(squared_norms, "squared_norms", "gradient", "norms", fields(Field::table), cost_elementwise,
-              check_norms));
+  add_row(row(squared_norms, "squared_norms", "gradient", "norms", fields(Field::table, extent),
+              cost_elementwise, check_norms));
   // norms [all members], valid_tokens [1] -> gradient_norm [1], clip_factor [1] = min(1, maximum_norm / norm)
   // (1 when maximum_norm is 0), skip [1] = 1 when the norm is not finite or there is no valid token; all
   // fp64. The commit point: before it nothing persistent is written.
@@ -256,7 +262,8 @@ std::vector<OperationRow> make_table() {
                        fields(momentum, nesterov) | average, cost_update, check_update)));
   // -> norms [2 * members] fp64: squared norms of the weight and of the update, nothing persistent written
   add_row(row(lamb_norms, "lamb_norms", "gradient clip_factor skip master first_moment second_moment",
-              "norms", fields(beta1, beta2, epsilon, Field::table), cost_elementwise, check_lamb_norms));
+              "norms", fields(beta1, beta2, epsilon, Field::table, extent), cost_elementwise,
+              check_lamb_norms));
   add_row(updating(row(
       lamb, "lamb", "gradient clip_factor skip norms", "master first_moment second_moment working? average?",
       fields(beta1, beta2, epsilon, trust_low, trust_high) | average, cost_update, check_update)));

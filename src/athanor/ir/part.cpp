@@ -1,5 +1,7 @@
 #include "athanor/ir/part.h"
 
+#include <algorithm>
+
 #include "athanor/base/error.h"
 
 namespace athanor {
@@ -17,6 +19,12 @@ CutDim cut_dim(const Operation& operation) {
       return {operation.inputs[0], 0};
     case OperationKind::embedding_gradient:
       return {operation.outputs[0], 0};
+    case OperationKind::squared_norms:
+    case OperationKind::adamw:
+    case OperationKind::sgd:
+    case OperationKind::lamb_norms:
+    case OperationKind::lamb:
+      return {operation.inputs[0], 0};
     case OperationKind::matmul:
       return {operation.inputs[1], 1};
     case OperationKind::attention:
@@ -36,6 +44,29 @@ CutDim cut_dim(const Operation& operation) {
 }
 
 }  // namespace
+
+BucketTable table_of_part(const BucketTable& table, int64_t first, int64_t length) {
+  BucketTable part{.name = table.name, .members = {}};
+  for (BucketMember member : table.members) {
+    const int64_t begin = std::clamp<int64_t>(member.offset - first, 0, length);
+    const int64_t end = std::clamp<int64_t>(member.offset + member.length() - first, 0, length);
+    member.offset = begin;
+    member.shape = {end - begin};
+    part.members.push_back(std::move(member));
+  }
+  return part;
+}
+
+BucketTable owned_members(const BucketTable& table, const Mesh& mesh, const Coordinates& coordinates) {
+  BucketTable owned = table;
+  for (BucketMember& member : owned.members) {
+    const Placement& placement = member.placements[static_cast<size_t>(Axis::tensor)];
+    const bool cut = placement.kind == PlacementKind::shard;
+    const int32_t holders = cut ? placement.repeat : mesh.size(Axis::tensor);
+    if (coordinate(coordinates, Axis::tensor) % holders != 0) member.shape = {0};
+  }
+  return owned;
+}
 
 int64_t first_of_part(const Graph& graph, const Operation& operation, const Mesh& mesh,
                       const Coordinates& coordinates) {

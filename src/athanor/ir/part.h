@@ -1,7 +1,7 @@
-// Where a rank's part of an operation's cut dim begins.
+// Which part of an operation's operands a rank has: where it begins, and what lies in it of a bucket.
 //
 // Called when a program is loaded for a rank: the program is the same for all ranks, their coordinates are
-// not. Thread safety: pure function.
+// not. Thread safety: pure functions.
 #pragma once
 
 #include "athanor/ir/graph.h"
@@ -13,5 +13,13 @@ namespace athanor {
 // beyond the extent when the rank holds padding only; 0 when nothing is cut.
 int64_t first_of_part(const Graph& graph, const Operation& operation, const Mesh& mesh,
                       const Coordinates& coordinates);
+
+// The members of elements [first, first + length) of a bucket, as one-dimensional runs at their place in that
+// part. All members stay, in their order, so that norms by member keep theirs; those elsewhere are empty.
+BucketTable table_of_part(const BucketTable& table, int64_t first, int64_t length);
+
+// Empties the members that the rank holds but does not own: of those that several ranks of axis `tensor`
+// hold, the first owns them. What is summed over all ranks then counts each element once.
+BucketTable owned_members(const BucketTable& table, const Mesh& mesh, const Coordinates& coordinates);
 
 }  // namespace athanor

@@ -111,11 +111,23 @@ Cost cost_attention_part_gradient(const Attributes& attributes, Types inputs, Ty
           .bytes = bytes_of(inputs) + bytes_of(outputs)};
 }
 
-Cost cost_all_reduce(const Attributes& attributes, Types inputs, Types outputs) {
+// Bytes that each rank of an all_reduce sends: all of it twice but for its own share.
+static double reduced_bytes(const Attributes& attributes, double bytes) {
   const bool repeats = attributes.from.kind == PlacementKind::shard;
   const double ranks = repeats ? attributes.from.repeat : attributes.ranks;
-  const double bytes = bytes_of(inputs[0]);
-  return {.flops = 0, .bytes = bytes + bytes_of(outputs), .sent = 2 * bytes * (ranks - 1) / ranks};
+  return 2 * bytes * (ranks - 1) / ranks;
+}
+
+Cost cost_all_reduce(const Attributes& attributes, Types inputs, Types outputs) {
+  return {.flops = 0,
+          .bytes = bytes_of(inputs) + bytes_of(outputs),
+          .sent = reduced_bytes(attributes, bytes_of(inputs))};
+}
+
+Cost cost_reduce_members(const Attributes& attributes, Types, Types outputs) {
+  const double bytes =
+      static_cast<double>(attributes.extent) * static_cast<double>(size_of(outputs[0].dtype));
+  return {.flops = 0, .bytes = 2 * bytes, .sent = reduced_bytes(attributes, bytes)};
 }
 
 Cost cost_all_gather(const Attributes& attributes, Types inputs, Types outputs) {
@@ -207,6 +219,13 @@ Problem check_all_to_all(const Attributes& attributes, Types inputs, Types outpu
   whole.set(from.dim, y[from.dim]);
   if (auto problem = expect_part(attributes, from, whole, inputs[0])) return problem;
   return expect_part(attributes, to, whole, outputs[0]);
+}
+
+Problem check_reduce_members(const Attributes& attributes, Types, Types outputs) {
+  if (auto problem = check_group(attributes, attributes.from)) return problem;
+  const int64_t length = outputs[0].shape.elements(), offset = attributes.offset, count = attributes.extent;
+  if (offset >= 0 && count >= 0 && offset <= length && count <= length - offset) return std::nullopt;
+  return fmt::format("elements [{}, {} + {}) of a bucket of {}", offset, offset, count, length);
 }
 
 Problem check_shift(const Attributes& attributes, Types inputs, Types outputs) {

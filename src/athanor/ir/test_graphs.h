@@ -152,7 +152,8 @@ inline Graph make_random_graph(std::mt19937_64& random) {
                                .weight_decay = coin() ? 0 : real(),
                                .learning_rate_factor = coin() ? 1 : real(),
                                .initial_mean = coin() ? 0 : real(),
-                               .initial_deviation = coin() ? 0 : real()});
+                               .initial_deviation = coin() ? 0 : real(),
+                               .placements = placements()});
     }
     graph.tables.push_back(table);
   }

@@ -250,7 +250,7 @@ class Verifier {
       return;
     }
     if (row.is_collective || operation.kind == OperationKind::local_part) {
-      for (size_t i = 0; i < operation.outputs.size(); ++i) {
+      for (size_t i = 0; i < operation.inputs.size(); ++i) {
         const ValueId in = operation.inputs[i], out = operation.outputs[i];
         if (in != no_value && out != no_value && graph_.value(in).dtype != graph_.value(out).dtype) {
           fail(fmt::format("{} is {} and what becomes of it {}", describe(in),
@@ -282,7 +282,8 @@ class Verifier {
       fail(fmt::format("no table {}", index));
     const BucketTable& table = graph_.tables[static_cast<size_t>(index)];
     const int64_t length = graph_.value(operation.inputs[0]).shape.elements();
-    if (length < table.length()) {
+    const int64_t whole = operation.attributes.extent > 0 ? operation.attributes.extent : length;
+    if (whole < table.length() || length > whole) {
       fail(fmt::format("a bucket of {} elements for table {} of {}", length, table.name, table.length()));
     }
     const auto members = static_cast<int64_t>(table.members.size());
