@@ -13,15 +13,6 @@ namespace athanor {
 
 namespace {
 
-std::vector<std::string> split_names(std::string names) {
-  std::vector<std::string> list;
-  for (size_t at = 0; (at = names.find('+')) != std::string::npos; names.erase(0, at + 1)) {
-    list.push_back(names.substr(0, at));
-  }
-  list.push_back(names);
-  return list;
-}
-
 // Uniform in [low, high), the same for the same name.
 Whole noise(const std::string& name, Shape shape, double low, double high) {
   Whole whole{shape, {}};
@@ -33,6 +24,15 @@ Whole noise(const std::string& name, Shape shape, double low, double high) {
 }
 
 }  // namespace
+
+std::vector<std::string> split_names(std::string names) {
+  std::vector<std::string> list;
+  for (size_t at = 0; (at = names.find('+')) != std::string::npos; names.erase(0, at + 1)) {
+    list.push_back(names.substr(0, at));
+  }
+  list.push_back(names);
+  return list;
+}
 
 ShardedSegment::ShardedSegment(const ModelConfig& config, Graph graph, const SegmentOptions& options)
     : layout_(layout_of(config, options.layout)) {

@@ -34,6 +34,7 @@ class ShardedSegment {
   const Graph& backward() const { return backward_; }  // empty for a head, whose backward stands in forward
   int64_t executions(OperationKind kind) const;
   const std::map<std::string, Placements>& gradients() const { return gradients_; }
+  const Layout& layout() const { return layout_; }
 
  private:
   void set_inputs(VirtualRanks& ranks, const Wholes& inputs, const VirtualRanks* saved) const;
@@ -56,6 +57,9 @@ struct SegmentInputs {
   int64_t samples, sequence_length;
   Wholes values;  // parameters, batch, residual_in, d.residual_out, valid_tokens
 };
+
+// "a+b+c" -> a, b, c: the members that a merged value covers.
+std::vector<std::string> split_names(std::string names);
 
 // |a - b| over the largest magnitude of its kind: of gradients of all parameters together, of each other
 // value. `sequence_length`: of values [B,S,..] only the tokens before it count.

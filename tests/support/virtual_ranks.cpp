@@ -165,9 +165,17 @@ void VirtualRanks::set(const std::string& name, const std::vector<Whole>& wholes
   }
 }
 
-void VirtualRanks::copy(const std::string& name, const VirtualRanks& from) {
-  const ValueId id = graph_.find(name), original = from.graph_.find(name);
-  for (int rank = 0; rank < count(); ++rank) local(rank, id) = from.local(rank, original);
+void VirtualRanks::copy(const std::string& name, const VirtualRanks& from, const std::string& original) {
+  const ValueId id = graph_.find(name), other = from.graph_.find(original);
+  for (int rank = 0; rank < count(); ++rank) store(rank, id, from.numbers(rank, other));
+}
+
+void VirtualRanks::set_local(int rank, const std::string& name, const std::vector<double>& numbers) {
+  store(rank, graph_.find(name), numbers);
+}
+
+std::vector<double> VirtualRanks::get_local(int rank, const std::string& name) const {
+  return numbers(rank, graph_.find(name));
 }
 
 void VirtualRanks::run(const StepInputs& step) {
@@ -240,9 +248,14 @@ void VirtualRanks::run_kernel(const Operation& operation, int rank) {
   arguments.inputs = inputs;
   arguments.outputs = outputs;
   arguments.workspace = {reinterpret_cast<std::byte*>(workspace.data()), workspace.size() * 8};
-  arguments.name_hash = stable_hash(fill_layer(operation.attributes.name, 3));
+  arguments.name_hash = stable_hash(fill_layer(operation.attributes.name, layer_));
   arguments.first = first_of_part(graph_, operation, mesh_, at);
   arguments.coordinate = coordinate(at, operation.attributes.axis);
+  BucketTable table;
+  if ((row_of(operation.kind).fields & mask_of(Field::table)) != 0) {
+    table = table_on_rank(graph_, operation, mesh_, at);
+    arguments.table = &table;
+  }
   if (row_of(operation.kind).accumulates) {
     arguments.accumulate = !written_[static_cast<size_t>(rank)].insert(operation.outputs[0]).second;
   }
@@ -326,6 +339,10 @@ void VirtualRanks::run_collective(const Operation& operation) {
       }
       continue;
     }
+    if (operation.kind == OperationKind::reduce_members) {
+      sum_members(operation, group);
+      continue;
+    }
     const ValueId x = operation.inputs[0], y = operation.outputs[0];
     std::vector<std::vector<double>> parts;
     for (const int rank : group) parts.push_back(numbers(rank, x));
@@ -369,6 +386,22 @@ void VirtualRanks::run_collective(const Operation& operation) {
       default:
         ADD_FAILURE() << name_of(operation.kind) << " is no collective";
     }
+  }
+}
+
+void VirtualRanks::sum_members(const Operation& operation, const std::vector<int>& group) {
+  const Attributes& attributes = operation.attributes;
+  const ValueId bucket = operation.outputs[0];
+  const size_t neighbours =
+      attributes.from.kind == PlacementKind::shard ? attributes.from.repeat : group.size();
+  const auto first = static_cast<size_t>(attributes.offset), count = static_cast<size_t>(attributes.extent);
+  for (size_t begin = 0; begin < group.size(); begin += neighbours) {
+    std::vector<double> total(count, 0);
+    for (size_t i = begin; i < begin + neighbours; ++i) {
+      const std::vector<double> mine = numbers(group[i], bucket);
+      for (size_t e = 0; e < count; ++e) total[e] += mine[first + e];
+    }
+    for (size_t i = begin; i < begin + neighbours; ++i) store(group[i], bucket, total, first);
   }
 }
 

@@ -33,7 +33,13 @@ class VirtualRanks {
   void set(const std::string& name, const std::vector<Whole>& wholes,
            const std::vector<Placements>& placements);
   // What another graph's ranks have, value by value.
-  void copy(const std::string& name, const VirtualRanks& from);
+  void copy(const std::string& name, const VirtualRanks& from) { copy(name, from, name); }
+  void copy(const std::string& name, const VirtualRanks& from, const std::string& original);
+  // One rank's elements, as they are stored.
+  void set_local(int rank, const std::string& name, const std::vector<double>& numbers);
+  std::vector<double> get_local(int rank, const std::string& name) const;
+  const Coordinates& coordinates(int rank) const { return coordinates_[static_cast<size_t>(rank)]; }
+  void set_layer(int64_t layer) { layer_ = layer; }  // fills in "{layer}"
 
   void run(const StepInputs& step);
 
@@ -57,6 +63,7 @@ class VirtualRanks {
   void run_kernel(const Operation& operation, int rank);
   void run_view(const Operation& operation, int rank, int64_t first_row);
   void run_collective(const Operation& operation);
+  void sum_members(const Operation& operation, const std::vector<int>& group);
   std::vector<std::vector<int>> groups(Axis axis) const;
   Local& local(int rank, ValueId id) { return values_[static_cast<size_t>(rank)][static_cast<size_t>(id)]; }
   const Local& local(int rank, ValueId id) const {
@@ -73,6 +80,7 @@ class VirtualRanks {
   std::vector<std::set<ValueId>> written_;  // by rank: of values that are added to
   std::map<OperationKind, int64_t> executions_;
   KernelTable kernels_;
+  int64_t layer_ = 0;
   StepInputs step_;
 };
 

@@ -43,6 +43,18 @@ CutDim cut_dim(const Operation& operation) {
   }
 }
 
+// Empties the members that another rank owns.
+BucketTable owned_members(const BucketTable& table, const Mesh& mesh, const Coordinates& coordinates) {
+  BucketTable owned = table;
+  for (BucketMember& member : owned.members) {
+    const Placement& placement = member.placements[static_cast<size_t>(Axis::tensor)];
+    const bool cut = placement.kind == PlacementKind::shard;
+    const int32_t holders = cut ? placement.repeat : mesh.size(Axis::tensor);
+    if (coordinate(coordinates, Axis::tensor) % holders != 0) member.shape = {0};
+  }
+  return owned;
+}
+
 }  // namespace
 
 BucketTable table_of_part(const BucketTable& table, int64_t first, int64_t length) {
@@ -57,17 +69,6 @@ BucketTable table_of_part(const BucketTable& table, int64_t first, int64_t lengt
   return part;
 }
 
-BucketTable owned_members(const BucketTable& table, const Mesh& mesh, const Coordinates& coordinates) {
-  BucketTable owned = table;
-  for (BucketMember& member : owned.members) {
-    const Placement& placement = member.placements[static_cast<size_t>(Axis::tensor)];
-    const bool cut = placement.kind == PlacementKind::shard;
-    const int32_t holders = cut ? placement.repeat : mesh.size(Axis::tensor);
-    if (coordinate(coordinates, Axis::tensor) % holders != 0) member.shape = {0};
-  }
-  return owned;
-}
-
 int64_t first_of_part(const Graph& graph, const Operation& operation, const Mesh& mesh,
                       const Coordinates& coordinates) {
   if (operation.attributes.extent == 0) return 0;
@@ -78,6 +79,17 @@ int64_t first_of_part(const Graph& graph, const Operation& operation, const Mesh
   const auto stored = stored_ranges(whole, value.placements, mesh, coordinates);
   const auto& ranges = stored[static_cast<size_t>(cut.dim)];
   return ranges.empty() ? 0 : ranges.front().begin;
+}
+
+BucketTable table_on_rank(const Graph& graph, const Operation& operation, const Mesh& mesh,
+                          const Coordinates& coordinates) {
+  const BucketTable& table = graph.tables.at(static_cast<size_t>(operation.attributes.table));
+  const bool norms =
+      operation.kind == OperationKind::squared_norms || operation.kind == OperationKind::lamb_norms;
+  const BucketTable mine = norms ? owned_members(table, mesh, coordinates) : table;
+  if (operation.attributes.extent == 0) return mine;
+  return table_of_part(mine, first_of_part(graph, operation, mesh, coordinates),
+                       graph.value(operation.inputs[0]).shape[0]);
 }
 
 }  // namespace athanor

@@ -14,12 +14,14 @@ namespace athanor {
 int64_t first_of_part(const Graph& graph, const Operation& operation, const Mesh& mesh,
                       const Coordinates& coordinates);
 
+// The member table that an operation over a bucket, or over the rank's part of one, works with. For norms
+// only what the rank owns is in it: of members that several ranks of axis `tensor` hold, the first owns them,
+// so that sums over all ranks count each element once.
+BucketTable table_on_rank(const Graph& graph, const Operation& operation, const Mesh& mesh,
+                          const Coordinates& coordinates);
+
 // The members of elements [first, first + length) of a bucket, as one-dimensional runs at their place in that
 // part. All members stay, in their order, so that norms by member keep theirs; those elsewhere are empty.
 BucketTable table_of_part(const BucketTable& table, int64_t first, int64_t length);
-
-// Empties the members that the rank holds but does not own: of those that several ranks of axis `tensor`
-// hold, the first owns them. What is summed over all ranks then counts each element once.
-BucketTable owned_members(const BucketTable& table, const Mesh& mesh, const Coordinates& coordinates);
 
 }  // namespace athanor
