@@ -149,7 +149,7 @@ BucketTable two_members() {
 TEST(GradientNorm, P01_CountsAParameterThatEveryRankHoldsOnce) {
   LayoutOptions options;
   options.mesh = mesh_of(Axis::tensor, 2);
-  const Layout layout{.options = options, .residual = {}, .batch = {}, .parameters = {}};
+  const Layout layout{.options = options, .residual = {}, .batch = {}, .cache = {}, .parameters = {}};
   const StepInputs step;
   VirtualRanks norms(squared_norms_graph(two_members(), {DType::fp64, DType::fp64, DType::fp64}),
                      options.mesh);
@@ -186,7 +186,7 @@ TEST(BucketParts, P133_DecayGoesByMemberOnEveryPart) {
   for (const int32_t ranks : {1, 2, 3, 5, 8, 16}) {
     LayoutOptions options;
     options.mesh = mesh_of(Axis::shard, ranks);
-    const Layout layout{.options = options, .residual = {}, .batch = {}, .parameters = {}};
+    const Layout layout{.options = options, .residual = {}, .batch = {}, .cache = {}, .parameters = {}};
     Graph graph = optimizer_graph(table, {}, {DType::fp64, DType::fp64, DType::fp64});
     if (ranks > 1) graph = on_bucket_part(std::move(graph), layout);
     verify(graph);

@@ -97,7 +97,7 @@ class OneDevice {
 
  private:
   std::vector<Wholes> run(const SegmentOptions& options, const SegmentInputs& inputs) const {
-    Model model = build_model(config_, inputs.samples, inputs.sequence_length, true);
+    Model model = build_model(config_, {ModelPurpose::train, inputs.samples, inputs.sequence_length});
     std::vector<Wholes> results;
     for (Graph* graph : {&model.embedding, &model.blocks.front(), &model.head}) {
       results.push_back(
@@ -221,7 +221,7 @@ int64_t count_of(const Graph& graph, OperationKind kind) {
 
 ShardedSegment block_of(const ModelConfig& config, const LayoutOptions& options) {
   const int64_t granule = sequence_granule(options);
-  return ShardedSegment(config, build_model(config, 4, 2 * granule, true).blocks.front(),
+  return ShardedSegment(config, build_model(config, {ModelPurpose::train, 4, 2 * granule}).blocks.front(),
                         {.layout = options});
 }
 
@@ -390,18 +390,37 @@ TEST(ShardedLoss, P85_PaddedColumnsAreNoPartOfTheSoftmax) {
   }
 }
 
-// What is read off a run has as many logits as the vocabulary, on every rank.
-TEST(ShardedLoss, PredictedLogitsAreWholeRows) {
-  const ModelConfig config = tiny("gpt2");
-  const SegmentInputs inputs(config, 2, 8);
-  const auto predict = [&](const LayoutOptions& options) {
-    return ShardedSegment(config, build_model(config, 2, 8, false).predict, {.layout = options})
-        .run(inputs.values, step_inputs());
+// Prompts that are taken in parts: heads of the cache lie where the heads are, logits are whole rows on every
+// rank.
+TEST_P(Sharding, GenerationOnTheTensorAxisChangesNothing) {
+  const ModelConfig config = full(GetParam());
+  const CacheShape cache{.rows = 3, .capacity = 8, .longest_part = 3};
+  SegmentInputs inputs(config, 2, 3);
+  inputs.values["positions"] = {{2, 3}, {4, 5, 6, 2, 3, 4}};
+  inputs.values["lengths"] = {{2}, {3, 2}};
+  inputs.values["cache_rows"] = {{2}, {2, 0}};
+  const Shape rows{3, 2, cache_slots(cache, config.window), 4};
+  for (const char* name : {"block.{layer}.attention.key_cache", "block.{layer}.attention.value_cache"}) {
+    Whole& past = inputs.values[name] = {rows, {}};
+    for (int64_t i = 0; i < rows.elements(); ++i) past.values.push_back(std::sin(static_cast<double>(i)));
+  }
+  const auto generate = [&](const LayoutOptions& options) {
+    Model model = build_model(config, {ModelPurpose::generate, 2, 3, cache});
+    std::vector<Wholes> results;
+    for (Graph* graph : {&model.embedding, &model.blocks.front(), &model.head}) {
+      ShardedSegment segment(config, std::move(*graph), {.layout = options, .train = false});
+      results.push_back(segment.run(inputs.values, step_inputs()));
+    }
+    return results;
   };
-  const Wholes one = predict({});
-  EXPECT_EQ(one.at("logits").shape, Shape({2, 8, 23}));
+  const std::vector<Wholes> one = generate({});
+  EXPECT_EQ(one[1].size(), 3U);  // residual_out and both caches
+  EXPECT_EQ(one[2].at("logits").shape, Shape({2, 1, 23}));
   for (const int32_t tensor : {2, 3, 4}) {
-    EXPECT_LE(difference(one, predict(layout({.tensor = tensor}, tensor != 3))), tolerance);
+    const std::vector<Wholes> actual = generate(layout({.tensor = tensor}));
+    for (size_t i = 0; i < one.size(); ++i) {
+      EXPECT_LE(difference(one[i], actual[i]), tolerance) << tensor << " " << i;
+    }
   }
 }
 

@@ -36,14 +36,14 @@ std::vector<std::string> split_names(std::string names) {
 
 ShardedSegment::ShardedSegment(const ModelConfig& config, Graph graph, const SegmentOptions& options)
     : layout_(layout_of(config, options.layout)) {
-  const bool head = graph.name == "head" || graph.name == "predict";
+  const bool head = graph.name == "head";
   Segment segment{std::move(graph), 0};
   segment.forward_count = static_cast<int64_t>(segment.graph.operations.size());
   const auto pass = [&](Segment next) {
     segment = std::move(next);
     verify(segment.graph);
   };
-  if (segment.graph.name != "predict") pass(differentiate(std::move(segment)));
+  if (options.train) pass(differentiate(std::move(segment)));
   for (const ValueId id : segment.graph.outputs) {
     const Value& value = segment.graph.value(id);
     shapes_[value.role == Role::parameter_gradient ? value.name.substr(2) : value.name] = value.shape;
@@ -56,6 +56,10 @@ ShardedSegment::ShardedSegment(const ModelConfig& config, Graph graph, const Seg
   EXPECT_EQ(parse_graph(to_text(segment.graph)), segment.graph);
   if (head) {
     pass(chunk_head(std::move(segment), options.head_chunk_tokens));
+    forward_ = std::move(segment.graph);
+    return;
+  }
+  if (!options.train) {
     forward_ = std::move(segment.graph);
     return;
   }
@@ -129,7 +133,7 @@ int64_t ShardedSegment::executions(OperationKind kind) const {
 
 SegmentInputs::SegmentInputs(const ModelConfig& config, int64_t sample_count, int64_t length)
     : samples(sample_count), sequence_length(length) {
-  for (const BucketTable& table : build_model(config, 1, 1, true).bucket_kinds) {
+  for (const BucketTable& table : build_model(config, {}).bucket_kinds) {
     for (const BucketMember& member : table.members) {
       const bool norm = member.role == ParameterRole::norm;
       values[member.name] = noise(member.name, member.shape, norm ? 0.5 : -0.5, norm ? 1.5 : 0.5);

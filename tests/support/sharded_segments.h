@@ -19,6 +19,7 @@ struct SegmentOptions {
   LayoutOptions layout;
   Recompute recompute = Recompute::none;
   int64_t head_chunk_tokens = 0;
+  bool train = true;  // forward and backward; else forward alone
 };
 
 // A segment on all ranks of a mesh: forward and backward, all passes, fp64.

@@ -37,7 +37,7 @@ VirtualTraining::VirtualTraining(const ModelConfig& config, const SegmentInputs&
       inputs_(inputs.padded(sequence_granule(options.layout))),
       options_(options),
       layout_(layout_of(config, options.layout)) {
-  Model model = build_model(config, inputs_.samples, inputs_.sequence_length, true);
+  Model model = build_model(config, {ModelPurpose::train, inputs_.samples, inputs_.sequence_length});
   EXPECT_EQ(model.blocks.size(), 1U);
   for (Graph* graph : {&model.embedding, &model.blocks.front(), &model.head}) {
     segments_.emplace_back(config, std::move(*graph), SegmentOptions{.layout = options.layout});

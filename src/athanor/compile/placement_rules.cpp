@@ -13,9 +13,10 @@ namespace athanor {
 namespace {
 
 // The dims of the operands by letters, one letter per kind of dim: b samples, s tokens, h heads, g key/value
-// heads, e head dim, d width, v vocabulary, n and k outputs and depth of a product, f features. An axis may
-// cut along any of `letters`: operands that have the letter are sharded along it, the others are whole; an
-// output without it holds partial sums. `h` falls away where the first operand has three dims.
+// heads, e head dim, r rows and c slots of a cache, d width, v vocabulary, n and k outputs and depth of a
+// product, f features. An axis may cut along any of `letters`: operands that have the letter are sharded
+// along it, the others are whole; an output without it holds partial sums. `h` falls away where the first
+// operand has three dims.
 struct RuleRow {
   OperationKind kind;
   std::string_view operands, letters;
@@ -46,6 +47,10 @@ constexpr RuleRow rule_rows[] = {
     {OperationKind::attention_gradient, "bshe,bshe,bsge,bsge,bshe,bsh,bs,bs,bs,b->bshe,bsge,bsge", "bsh"},
     {OperationKind::add, "bshf,bshf->bshf", "bshf", -1, true},
     {OperationKind::dropout, "bsf,b,bs,bsf->bsf", "bs"},
+    {OperationKind::cache_write, "bsge,bsge,bs,b,b->rgce,rgce", "g"},
+    {OperationKind::cached_attention, "bshe,rgce,rgce,bs,b,b->bshe", "h"},
+    {OperationKind::last_token, "bsd,b->bsd", ""},
+    {OperationKind::soft_cap, "bshf->bshf", "bshf"},
     {OperationKind::cross_entropy, "bsv,bs,->bs,bsv", "bsv"},
     {OperationKind::count_valid, "bs->", "bs"},
     {OperationKind::sum, "bs->", "bs"},
@@ -89,7 +94,8 @@ Placement whole_repeats(Placement placement) {
 }
 
 bool is_attention(OperationKind kind) {
-  return kind == OperationKind::attention || kind == OperationKind::attention_gradient;
+  return kind == OperationKind::attention || kind == OperationKind::attention_gradient ||
+         kind == OperationKind::cached_attention;
 }
 
 class RuleMaker {
@@ -180,10 +186,11 @@ class RuleMaker {
 
   // Query heads and key heads are cut each in their own way.
   void cut_heads() {
-    const size_t query = row_.kind == OperationKind::attention ? 0 : 1, key = query + 1;
+    const size_t query = row_.kind == OperationKind::attention_gradient ? 1 : 0, key = query + 1;
     if (context_.query_heads) cut_heads(*context_.query_heads, *context_.key_heads);
     const Placement &q = operands_.inputs[query], &k = operands_.inputs[key];
-    if (q.kind == PlacementKind::shard && q.dim == 2 && k.kind == PlacementKind::shard && k.dim == 2) {
+    if (q.kind == PlacementKind::shard && q.dim == 2 && k.kind == PlacementKind::shard &&
+        k.dim == dim_of(notation_.inputs[key], 'g')) {
       cut_heads(q, k);
     }
   }
@@ -191,8 +198,9 @@ class RuleMaker {
     AxisRule rule = empty();
     const auto place = [&](const std::string& letters, bool sums) {
       if (dim_of(letters, 'h') >= 0) return at_dim(query, 2);
-      if (dim_of(letters, 'g') < 0) return Placement{};
-      Placement placement = at_dim(key, 2);
+      const int dim = dim_of(letters, 'g');
+      if (dim < 0) return Placement{};
+      Placement placement = at_dim(key, dim);
       placement.repeats_partial = sums && placement.repeat > 1;  // neighbours have other queries
       return placement;
     };

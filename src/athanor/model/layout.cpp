@@ -37,6 +37,7 @@ void cut_parameters(Layout& layout, const ModelConfig& config) {
     add(mlp + "gate" + part, shard(0));
     add(mlp + "up" + part, shard(0));
   }
+  put(layout.cache, Axis::tensor, shard(1, 1, cut.repeat));
   add(attention + "output.weight", shard(1, cut.query_unit * width));
   add(mlp + "down.weight", shard(1));
   add("embedding.token.weight", shard(0));
@@ -82,7 +83,7 @@ const Placements& Layout::of_parameter(const std::string& name) const {
 }
 
 Layout layout_of(const ModelConfig& config, const LayoutOptions& options) {
-  Layout layout{.options = options, .residual = {}, .batch = {}, .parameters = {}};
+  Layout layout{.options = options, .residual = {}, .batch = {}, .cache = {}, .parameters = {}};
   const Mesh& mesh = options.mesh;
   for (const Axis axis : {Axis::replica, Axis::shard}) {
     if (mesh.size(axis) > 1) put(layout.batch, axis, shard(0));

@@ -33,6 +33,8 @@ struct Layout {
   Placements residual;
   // Of the batch as ranks load it: [B,S], and [B] without dim 1.
   Placements batch;
+  // Of the key-value cache of a layer [rows, K, slots, E].
+  Placements cache;
   // By the name of the bucket's member with "{layer}". A parameter that is not here is whole.
   std::map<std::string, Placements> parameters;
 
