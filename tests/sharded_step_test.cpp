@@ -222,9 +222,8 @@ TEST(BucketParts, P84_PaddingBelongsToNobody) {
     EXPECT_EQ(stored.get("b", {7}).values, values);
     int64_t owned = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      for (const Range& range : owned_ranges({7}, placements, mesh, stored.coordinates(rank))[0]) {
-        owned += range.size();
-      }
+      const auto mine = owned_ranges({7}, placements, mesh, stored.coordinates(rank));
+      for (const Range& range : mine[0]) owned += range.size();
     }
     EXPECT_EQ(owned, 7);
   }

@@ -61,7 +61,10 @@ Operation& ShardedGraph::append(OperationKind kind, std::vector<ValueId> inputs,
 
 void ShardedGraph::forget_gathered() {
   for (auto& [id, home] : homes_) {
-    std::erase_if(home.variants, [](const Variant& variant) { return variant.gathered; });
+    const bool batch = global_.value(id).role == Role::batch;
+    std::erase_if(home.variants, [&](const Variant& variant) {
+      return variant.gathered || (batch && variant.placements != home.placements);
+    });
   }
 }
 

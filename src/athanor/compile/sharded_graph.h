@@ -41,7 +41,8 @@ class ShardedGraph {
                     const Attributes& attributes, Part part);
   std::string unique(const std::string& name);
 
-  // What was gathered is dropped: backward gathers again instead of keeping whole activations.
+  // What was gathered is dropped: backward gathers again instead of keeping whole activations. So are parts
+  // of the batch, which are made anew from what both are given.
   void forget_gathered();
 
  private:
