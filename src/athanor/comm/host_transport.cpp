@@ -13,6 +13,7 @@
 #include "athanor/comm/event_loop.h"
 #include "athanor/comm/host_segment.h"
 #include "athanor/comm/mailbox.h"
+#include "athanor/comm/tcp_network.h"
 
 namespace athanor {
 namespace {
@@ -34,9 +35,24 @@ class HostTransport final : public Transport {
     address_.host = options_.host;
     address_.process = getpid();
     address_.segment = segment_->descriptor();
+    if (options_.listen.empty()) return;
+    tcp_ = std::make_unique<TcpNetwork>(options_, loop_, board(),
+                                        [this](const std::string& what, bool handed_on) {
+                                          if (handed_on)
+                                            abort(what);
+                                          else
+                                            fail(what);
+                                        });
+    speaking_ = tcp_.get();
+    address_.address = options_.announce.empty() ? options_.listen : options_.announce;
+    address_.port = tcp_->port();
   }
 
-  ~HostTransport() override { board().leave(); }
+  ~HostTransport() override {
+    board().leave();
+    speaking_ = nullptr;
+    tcp_.reset();
+  }
 
   const HostAddress& address() const { return address_; }
   void connect(std::function<HostAddress(int)> address_of) { address_of_ = std::move(address_of); }
@@ -49,8 +65,10 @@ class HostTransport final : public Transport {
 
   Link& link(int peer) override {
     Peer& state = peers_[static_cast<size_t>(peer)];
-    if (!state.link) open_link(peer, state);
-    return *state.link;
+    if (state.tcp_link != nullptr) return *state.tcp_link;
+    if (state.link) return *state.link;
+    open_link(peer, state);
+    return state.tcp_link != nullptr ? *state.tcp_link : *state.link;
   }
 
   void progress() override {
@@ -73,6 +91,7 @@ class HostTransport final : public Transport {
 
   void abort(const std::string& reason) override {
     board().set_failure(reason);
+    if (TcpNetwork* const tcp = speaking_) tcp->broadcast_failure(board().status().failure);
     const std::lock_guard lock(mutex_);
     for (const Neighbour& neighbour : neighbours_) neighbour.board->raise_alarm(rank());
     board().raise_alarm(rank());
@@ -82,6 +101,10 @@ class HostTransport final : public Transport {
     std::vector<std::optional<RankStatus>> all(of.size());
     std::vector<uint64_t> before(of.size());
     std::vector<RankBoard*> boards(of.size());
+    if (tcp_) {
+      const int64_t now = monotonic_ns();
+      tcp_->request_statuses(of, all, now + (until_ns - now) / 2);
+    }
     for (size_t i = 0; i < of.size(); ++i) {
       boards[i] = board_of(of[i]);
       if (boards[i] != nullptr) before[i] = boards[i]->heartbeat();
@@ -106,6 +129,7 @@ class HostTransport final : public Transport {
     std::unique_ptr<PeerSegment> segment;
     std::unique_ptr<PeerRegions> regions;
     std::unique_ptr<Link> link;
+    Link* tcp_link = nullptr;  // the network's
   };
   // A peer of this host that is being watched.
   struct Neighbour {
@@ -120,7 +144,9 @@ class HostTransport final : public Transport {
     if (rank == this->rank()) return &board();
     Peer& peer = peers_[static_cast<size_t>(rank)];
     try {
-      if (!peer.segment) attach(rank, peer, address_of_(rank));
+      const HostAddress address = address_of_(rank);
+      if (address.host != options_.host) return nullptr;
+      if (!peer.segment) attach(rank, peer, address);
       return &peer.segment->head().board;
     } catch (const Error&) {
       return nullptr;  // it does not answer
@@ -152,9 +178,16 @@ class HostTransport final : public Transport {
     ATHANOR_ASSERT(rank >= 0 && rank < ranks() && rank != this->rank(), "rank {} to rank {}", this->rank(),
                    rank);
     const HostAddress address = address_of_(rank);
-    if (address.host != options_.host)
-      throw_user_error(
-          fmt::format("rank {} is on another host, and rank {} cannot reach it", rank, this->rank()));
+    if (address.host != options_.host) {
+      if (!tcp_ || address.address.empty())
+        throw_user_error(
+            fmt::format("rank {} and rank {} are on different hosts, and one of them listens on no "
+                        "address",
+                        this->rank(), rank),
+            "give every rank an address that the others can reach");
+      peer.tcp_link = &tcp_->link(address);
+      return;
+    }
     if (!peer.segment) attach(rank, peer, address);
     peer.regions = std::make_unique<PeerRegions>(peer.segment->head().regions, address.process);
     MailboxHooks hooks;
@@ -191,6 +224,7 @@ class HostTransport final : public Transport {
       }
     }
     if (!silent.empty() && board().alarm() < 0) fail(silent);
+    if (TcpNetwork* const tcp = speaking_) tcp->tick();
   }
 
   const HostTransportOptions options_;
@@ -202,6 +236,8 @@ class HostTransport final : public Transport {
   std::vector<Link*> links_;  // those that are open
   std::mutex mutex_;          // guards neighbours_
   std::vector<Neighbour> neighbours_;
+  std::unique_ptr<TcpNetwork> tcp_;  // if this rank listens
+  std::atomic<TcpNetwork*> speaking_{nullptr};
   EventLoop loop_;  // the last member: it ends before what its callbacks use
 };
 

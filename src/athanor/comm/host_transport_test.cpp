@@ -4,6 +4,9 @@
 
 #include "athanor/comm/collective_cases.h"
 #include "athanor/comm/process_ranks.h"
+#include "athanor/comm/relay.h"
+#include "athanor/comm/socket_address.h"
+#include "athanor/comm/wire.h"
 
 namespace athanor {
 namespace {
@@ -44,8 +47,12 @@ TEST(HostTransport, EveryCollectiveByEveryAlgorithmInSharedMemory) {
   }
 }
 
-TEST(HostTransport, LongMessagesInSharedMemory) {
-  const GroupShape group = one_host(4);
+TEST(HostTransport, EveryCollectiveByEveryAlgorithmBetweenHosts) {
+  for (const GroupShape& group : {one_member_per_host(3), GroupShape{{0, 0, 1, 1}}})
+    expect_all_cases(group, all_cases(group, {1, 7, 1022}));
+}
+
+void expect_long_messages(const GroupShape& group) {
   std::vector<CollectiveCase> cases;
   for (int kind = 0; kind <= static_cast<int>(CollectiveKind::broadcast); ++kind)
     for (int algorithm = 0; algorithm < algorithm_count; ++algorithm)
@@ -54,6 +61,15 @@ TEST(HostTransport, LongMessagesInSharedMemory) {
                                                 static_cast<Algorithm>(algorithm), 1),
                                   group, algorithm % 2 == 0));
   expect_all_cases(group, cases);
+}
+
+TEST(HostTransport, LongMessagesInSharedMemory) {
+  expect_long_messages(one_host(4));
+}
+
+TEST(HostTransport, LongMessagesBetweenHosts) {
+  expect_long_messages(one_member_per_host(4));
+  expect_long_messages({{0, 1, 0, 1}});
 }
 
 // Memory that peers cannot see goes through the mailboxes.
@@ -139,22 +155,27 @@ End after_signal(const std::vector<int>& hosts, CollectiveKind kind, int number)
 }
 
 TEST(HostTransport, P97_ARankThatIsKilledEndsTheOthersAtOnce) {
-  for (int kind = 0; kind <= static_cast<int>(CollectiveKind::broadcast); ++kind) {
-    const End end = after_signal({0, 0, 0, 0}, static_cast<CollectiveKind>(kind), SIGKILL);
-    EXPECT_LT(end.seconds, 3) << kind;
-    for (const std::string& message : end.messages) {
-      EXPECT_NE(message.find("rank 2 (process "), std::string::npos) << message;
-      EXPECT_NE(message.find("has died"), std::string::npos) << message;
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 0, 0}, {0, 1, 2, 3}, {0, 0, 1, 1}})
+    for (int kind = 0; kind <= static_cast<int>(CollectiveKind::broadcast); ++kind) {
+      const End end = after_signal(hosts, static_cast<CollectiveKind>(kind), SIGKILL);
+      EXPECT_LT(end.seconds, 3) << kind << testing::PrintToString(hosts) << end.messages[0] << "|" << end.messages[1] << "|" << end.messages[2];
+      for (const std::string& message : end.messages) {
+        EXPECT_NE(message.find("rank 2 ("), std::string::npos) << message;
+        EXPECT_TRUE(message.find("has died") != std::string::npos ||
+                    message.find(" the connection") != std::string::npos)
+            << message;
+      }
     }
-  }
 }
 
 TEST(HostTransport, ARankThatIsStoppedEndsTheOthersSoon) {
-  for (const auto kind : {CollectiveKind::all_reduce, CollectiveKind::broadcast}) {
-    const End end = after_signal({0, 0, 0, 0}, kind, SIGSTOP);
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 0, 0}, {0, 1, 2, 3}}) {
+    const End end = after_signal(hosts, CollectiveKind::all_reduce, SIGSTOP);
     EXPECT_LT(end.seconds, 5);
-    for (const std::string& message : end.messages)
-      EXPECT_NE(message.find("rank 2 (process "), std::string::npos) << message;
+    for (const std::string& message : end.messages) {
+      EXPECT_NE(message.find("rank 2 ("), std::string::npos) << message;
+      EXPECT_NE(message.find("no sign of life"), std::string::npos) << message;
+    }
   }
 }
 
@@ -222,6 +243,139 @@ TEST(HostTransport, AnotherGenerationOrSecretIsNotMet) {
     EXPECT_NE((first + second).find("generation"), std::string::npos) << first << second;
     EXPECT_FALSE(first.empty() || second.empty());
   }
+}
+
+// The network between two hosts is cut: nobody dies, nothing arrives.
+TEST(HostTransport, ACutNetworkEndsBothSides) {
+  ProcessRanks ranks(
+      2,
+      [](int rank, HostTransportOptions& transport, CommunicatorOptions& options) {
+        on_hosts({0, 1})(rank, transport, options);
+        transport.silence_ns = 600'000'000;
+      },
+      [](int rank, Communicator& communicator, Meeting& meeting) {
+        while (meeting.relay_port[0] == 0 || meeting.relay_port[1] == 0)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        communicator.add_group({0, "all", {0, 1}});
+        const auto memory = communicator.allocate(1'000'000);
+        Collective sum{.group = 0, .input = memory.get(), .output = memory.get()};
+        sum.spec.counts = {250'000};
+        const auto prepared = communicator.prepare(sum);
+        while (true) {
+          communicator.run(*prepared);
+          ++meeting.progress[static_cast<size_t>(rank)];
+        }
+      });
+  Relay relay(ranks.meeting(), 2);
+  for (const int rank : {0, 1}) ranks.wait_for_progress(rank, 5);
+  const int64_t begin = monotonic_ns();
+  relay.cut();
+  for (const int rank : {0, 1}) {
+    const std::string message = ranks.wait_for(rank);
+    EXPECT_NE(message.find("no sign of life"), std::string::npos) << message;
+  }
+  EXPECT_LT(seconds_of(monotonic_ns() - begin), 5);
+}
+
+TEST(HostTransport, P90_AConnectionThatIsNotMadeEndsInTimeAndIsNamed) {
+  for (const bool answers : {false, true}) {
+    // Somebody listens and never speaks, or nobody listens.
+    const Descriptor silent = tcp_socket(AF_INET);
+    const auto any = socket_address("127.0.0.1", 0);
+    ASSERT_EQ(bind(silent.number(), any->data(), any->length), 0);
+    if (answers) {
+      ASSERT_EQ(listen(silent.number(), 10), 0);
+    }
+    const uint16_t port = port_of_socket(silent.number());
+    HostEndpoint endpoint({.rank = 0,
+                           .ranks = 2,
+                           .secret = Secret("test"),
+                           .host = "here",
+                           .listen = "127.0.0.1",
+                           .connect_timeout_ns = 600'000'000});
+    const auto communicator = make_communicator(endpoint.connect([&](int) {
+      return HostAddress{.rank = 1,
+                         .generation = 1,
+                         .host = "there",
+                         .process = 1,
+                         .segment = 0,
+                         .address = "127.0.0.1",
+                         .port = port};
+    }),
+                                                {});
+    communicator->add_group({0, "all", {0, 1}});
+    float value = 1;
+    Collective sum{.group = 0};
+    sum.input = sum.output = reinterpret_cast<std::byte*>(&value);
+    sum.spec.counts = {1};
+    const int64_t begin = monotonic_ns();
+    try {
+      communicator->run(*communicator->prepare(sum));
+      ADD_FAILURE() << "connected to nobody";
+    } catch (const Error& error) {
+      EXPECT_NE(
+          error.message().find(fmt::format("no connection to rank 1 (127.0.0.1 port {}) within 0.6 s", port)),
+          std::string::npos)
+          << error.message();
+    }
+    EXPECT_LT(seconds_of(monotonic_ns() - begin), 2);
+  }
+}
+
+Descriptor connected_to(uint16_t port) {
+  const auto where = socket_address("127.0.0.1", port);
+  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(socket.number(), where->data(), where->length), 0);
+  return socket;
+}
+
+// Random bytes, a wrong secret, half a hello, thousands of connections: nobody of them joins, and the ranks
+// meet.
+TEST(HostTransport, StrangersNeitherJoinNorStopTheJob) {
+  ProcessRanks ranks(2, on_hosts({0, 1}), [](int rank, Communicator& communicator, Meeting& meeting) {
+    while (meeting.progress[0] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    communicator.add_group({0, "all", {0, 1}});
+    const auto memory = communicator.allocate(400'000);
+    auto* values = reinterpret_cast<float*>(memory.get());
+    Collective sum{.group = 0, .input = memory.get(), .output = memory.get()};
+    sum.spec.counts = {100'000};
+    const auto prepared = communicator.prepare(sum);
+    for (int round = 0; round < 200 || meeting.progress[0] < 2; ++round) {
+      for (int i = 0; i < 100'000; ++i) values[i] = static_cast<float>(rank + 1);
+      communicator.run(*prepared);
+      for (int i = 0; i < 100'000; ++i)
+        if (values[i] != 3) throw_user_error("a wrong sum");
+      // Both must stop after the same round.
+      values[0] = meeting.progress[0] < 2 ? 1 : 0;
+      communicator.run(*prepared);
+      if (round >= 200 && values[0] < 2) break;
+    }
+  });
+  Meeting& meeting = ranks.meeting();
+  while (meeting.have_address[1] == 0 || meeting.have_address[0] == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const HostAddress victim = parse_host_address(meeting.addresses[1].data());
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < 3000; ++i) strangers.push_back(connected_to(victim.port));
+  meeting.progress[0] = 1;  // the ranks begin
+  for (int i = 0; i < 300; ++i) {
+    const Descriptor stranger = connected_to(victim.port);
+    std::vector<std::byte> noise(i % 3 == 0 ? 40 : 88 + static_cast<size_t>(i % 200));
+    for (size_t k = 0; k < noise.size(); ++k)
+      noise[k] = static_cast<std::byte>(mix64(static_cast<uint64_t>(i) * 1000 + k));
+    Challenge challenge{};
+    if (i % 2 == 0 && recv(stranger.number(), challenge.data(), challenge.size(), MSG_WAITALL) > 0) {
+      const auto hello = answer_challenge(Secret("guess"), challenge, {0, 1, 1}, random_nonce());
+      if (hello) std::copy_n(hello->begin(), std::min(noise.size(), hello->size()), noise.begin());
+    }
+    send(stranger.number(), noise.data(), noise.size(), MSG_NOSIGNAL);
+    if (i % 10 != 0 || noise.size() < challenge.size() + 48) continue;
+    std::byte answer{};
+    while (recv(stranger.number(), &answer, 1, 0) > 0) {
+    }
+  }
+  meeting.progress[0] = 2;
+  for (const int rank : {0, 1}) EXPECT_EQ(ranks.wait_for(rank), "");
 }
 
 TEST(HostAddress, IsReadAsItWasWritten) {

@@ -31,6 +31,7 @@ struct Meeting {
   static constexpr int most = 8;
   std::array<std::array<char, 512>, most> addresses{};
   std::array<std::atomic<int>, most> have_address{};
+  std::array<std::atomic<int>, most> relay_port{};     // if not 0: others connect to this one
   std::array<std::array<char, 6000>, most> outcome{};  // message of the error that ended a rank
   std::array<std::atomic<int64_t>, most> ended_ns{};
   std::array<std::atomic<int>, most> progress{};  // whatever the test likes
@@ -98,7 +99,10 @@ class ProcessRanks {
       const auto communicator = make_communicator(endpoint.connect([this](int peer) {
         const auto other = static_cast<size_t>(peer);
         while (meeting_->have_address[other] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        return parse_host_address(meeting_->addresses[other].data());
+        HostAddress address = parse_host_address(meeting_->addresses[other].data());
+        if (meeting_->relay_port[other] != 0)
+          address.port = static_cast<uint16_t>(meeting_->relay_port[other]);
+        return address;
       }),
                                                   options);
       work(rank, *communicator, *meeting_);

@@ -1,0 +1,30 @@
+// Sockets with numeric addresses, IPv4 and IPv6.
+//
+// Called by tcp_network.cpp. Thread safety: pure functions.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "athanor/comm/shared_memory.h"
+
+namespace athanor {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+  const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+// Empty if it is not a numeric address.
+std::optional<SocketAddress> socket_address(const std::string& address, uint16_t port);
+uint16_t port_of_socket(int socket);
+// A TCP socket that does not block and does not wait to fill its segments; closed when there is none to be
+// had.
+Descriptor tcp_socket(int family);
+void set_low_delay(int socket);
+
+}  // namespace athanor
