@@ -157,8 +157,8 @@ std::array<double, kinds.size() * sizes.size()> measure(bool private_buffers) {
 double bytes_touched(CollectiveKind kind, double bytes) {
   constexpr double n = ranks;
   switch (kind) {
-    case CollectiveKind::all_reduce:  // read all inputs, write a result; copy it to the others
-      return n * bytes + bytes + 2 * (n - 1) * bytes;
+    case CollectiveKind::all_reduce:  // read all inputs, write all outputs
+      return 2 * n * bytes;
     case CollectiveKind::reduce_scatter:
       return n * bytes + bytes;
     case CollectiveKind::all_gather:  // each rank copies the whole

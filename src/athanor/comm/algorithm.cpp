@@ -241,8 +241,10 @@ class Planner {
       reduce_scatter_phase(builder_, algorithm, across, partial, result);
       all_gather_phase(builder_, algorithm, across, result, result);
       all_gather_phase(builder_, Algorithm::direct, inside, result, result);
+    } else if (const Phase phase{everybody(), member_, blocks_of(parts(count, n)), piece_};
+               algorithm_ == Algorithm::direct) {
+      direct_all_reduce(builder_, phase, source, result);
     } else {
-      const Phase phase{everybody(), member_, blocks_of(parts(count, n)), piece_};
       reduce_scatter_phase(builder_, algorithm_, phase, source, result);
       all_gather_phase(builder_, algorithm_, phase, result, result);
     }

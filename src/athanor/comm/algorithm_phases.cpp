@@ -29,8 +29,9 @@ void receive_block(PlanBuilder& builder, int peer, const Ranges& block, const Lo
   }
 }
 
-void direct_reduce_scatter(PlanBuilder& builder, const Phase& phase, const Locate& source,
-                           const Locate& sink) {
+// Sums the own block of all positions, in their order.
+void reduce_own_block(PlanBuilder& builder, const Phase& phase, const Locate& source, const Locate& sink,
+                      const std::vector<int32_t>& readers) {
   const int n = phase.size(), me = phase.position;
   for (int k = 1; k < n; ++k) {
     const int to = wrap(me + k, n);
@@ -42,7 +43,7 @@ void direct_reduce_scatter(PlanBuilder& builder, const Phase& phase, const Locat
     for (int at = 0; at < n; ++at)
       operands[static_cast<size_t>(at)] =
           at == me ? PlanBuilder::local(own) : PlanBuilder::from(phase.member(at), own.dtype, range.count);
-    builder.reduce(operands, sink(range));
+    builder.reduce(operands, sink(range), readers);
   }
 }
 
@@ -214,6 +215,20 @@ void doubling_all_gather(PlanBuilder& builder, const Phase& phase, const Locate&
 
 }  // namespace
 
+void direct_all_reduce(PlanBuilder& builder, const Phase& phase, const Locate& source, const Locate& result) {
+  const int n = phase.size(), me = phase.position;
+  std::vector<int32_t> readers;
+  for (int k = 1; k < n; ++k) readers.push_back(phase.member(wrap(me + k, n)));
+  reduce_own_block(builder, phase, source, result, readers);
+  for (int k = 1; k < n; ++k) {
+    const int of = wrap(me - k, n);
+    for (const Range& range : phase.block(of)) {
+      const Region target = result(range);
+      builder.receive_offered(phase.member(of), target.dtype, target);
+    }
+  }
+}
+
 void reduce_scatter_phase(PlanBuilder& builder, Algorithm algorithm, const Phase& phase, const Locate& source,
                           const Locate& sink) {
   if (phase.size() == 1) {
@@ -223,7 +238,7 @@ void reduce_scatter_phase(PlanBuilder& builder, Algorithm algorithm, const Phase
   } else if (algorithm == Algorithm::halving_doubling) {
     halving_reduce_scatter(builder, phase, source, sink);
   } else {
-    direct_reduce_scatter(builder, phase, source, sink);
+    reduce_own_block(builder, phase, source, sink, {});
   }
 }
 

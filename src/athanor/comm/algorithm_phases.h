@@ -30,4 +30,8 @@ void reduce_scatter_phase(PlanBuilder& builder, Algorithm algorithm, const Phase
 void all_gather_phase(PlanBuilder& builder, Algorithm algorithm, const Phase& phase, const Locate& own,
                       const Locate& result);
 
+// Both in one: each position sums its own block and hands it to all others. `result` is where `source` is, or
+// apart from it.
+void direct_all_reduce(PlanBuilder& builder, const Phase& phase, const Locate& source, const Locate& result);
+
 }  // namespace athanor

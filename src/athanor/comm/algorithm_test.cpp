@@ -108,7 +108,7 @@ TEST(Algorithm, SendsNoMoreThanItMust) {
   const auto bytes_sent = [](const Plan& plan) {
     int64_t bytes = 0;
     for (const Step& step : plan.steps)
-      if (step.kind == StepKind::send) bytes += step.region.bytes();
+      bytes += step.region.bytes() * (step.kind == StepKind::send ? 1 : step.readers);
     return bytes;
   };
   const int64_t count = 8 << 10;

@@ -94,6 +94,7 @@ class Numbers {
     athanor::combine(sources, plan.reduction, plan.accumulator, step.region.dtype, at(member, step.region),
                      step.region.count);
   }
+  bool overlap(int, const Region&, const Region&) const { return false; }
   std::vector<std::byte>& output(size_t member) { return memory_[member][1]; }
 
  private:

@@ -158,7 +158,7 @@ TEST(HostTransport, P97_ARankThatIsKilledEndsTheOthersAtOnce) {
   for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 0, 0}, {0, 1, 2, 3}, {0, 0, 1, 1}})
     for (int kind = 0; kind <= static_cast<int>(CollectiveKind::broadcast); ++kind) {
       const End end = after_signal(hosts, static_cast<CollectiveKind>(kind), SIGKILL);
-      EXPECT_LT(end.seconds, 3) << kind << testing::PrintToString(hosts) << end.messages[0] << "|" << end.messages[1] << "|" << end.messages[2];
+      EXPECT_LT(end.seconds, 5) << kind << testing::PrintToString(hosts);
       for (const std::string& message : end.messages) {
         EXPECT_NE(message.find("rank 2 ("), std::string::npos) << message;
         EXPECT_TRUE(message.find("has died") != std::string::npos ||
@@ -293,16 +293,17 @@ TEST(HostTransport, P90_AConnectionThatIsNotMadeEndsInTimeAndIsNamed) {
                            .host = "here",
                            .listen = "127.0.0.1",
                            .connect_timeout_ns = 600'000'000});
-    const auto communicator = make_communicator(endpoint.connect([&](int) {
-      return HostAddress{.rank = 1,
-                         .generation = 1,
-                         .host = "there",
-                         .process = 1,
-                         .segment = 0,
-                         .address = "127.0.0.1",
-                         .port = port};
-    }),
-                                                {});
+    const auto communicator =
+        make_communicator(endpoint.connect([&](int) {
+          return HostAddress{.rank = 1,
+                             .generation = 1,
+                             .host = "there",
+                             .process = 1,
+                             .segment = 0,
+                             .address = "127.0.0.1",
+                             .port = port};
+        }),
+                          {.timeout_ns = 5'000'000'000, .algorithm = Algorithm::automatic, .hosts = {}});
     communicator->add_group({0, "all", {0, 1}});
     float value = 1;
     Collective sum{.group = 0};

@@ -1,8 +1,10 @@
 #include "athanor/comm/interpreter.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "athanor/base/error.h"
+#include "athanor/comm/transport_wait.h"
 
 namespace athanor {
 
@@ -13,6 +15,7 @@ void Interpreter::run(const PlanExecution& execution) {
   posted_before_.assign(members, 0);
   sent_.assign(members, 0);
   received_.assign(members, 0);
+  offer_places();
   for (const Step& step : plan.steps) {
     for (int32_t i = 0; i < step.awaits; ++i) {
       const Await& await = plan.awaits[static_cast<size_t>(step.first_await + i)];
@@ -29,14 +32,99 @@ void Interpreter::run(const PlanExecution& execution) {
     if (sent_[member] > 0) wait_until_taken(static_cast<int>(member), posted_before_[member] + sent_[member]);
 }
 
-void Interpreter::send(const Step& step) {
-  const auto member = static_cast<size_t>(step.peer);
-  Link& link = transport_.link(execution_->ranks[member]);
-  if (sent_[member] == 0) posted_before_[member] = link.posted();
+// Of the next message to a member.
+MessageHeader Interpreter::next_header(int member, int64_t bytes) {
+  const auto index = static_cast<size_t>(member);
+  if (sent_[index] == 0) posted_before_[index] = transport_.link(execution_->ranks[index]).posted();
   MessageHeader header = execution_->header;
-  header.index = sent_[member]++;
-  header.bytes = static_cast<uint64_t>(step.region.bytes());
-  link.post(header, at(step.region));
+  header.index = sent_[index]++;
+  header.bytes = static_cast<uint64_t>(bytes);
+  return header;
+}
+
+void Interpreter::send(const Step& step) {
+  const MessageHeader header = next_header(step.peer, step.region.bytes());
+  transport_.link(execution_->ranks[static_cast<size_t>(step.peer)]).post(header, at(step.region));
+}
+
+// Before anything is sent: who has a message of this run from here may count on the offers.
+void Interpreter::offer_places() {
+  const Plan& plan = *execution_->plan;
+  if (std::none_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.offered; }))
+    return;
+  std::vector<uint32_t>& index = received_;  // counted here first
+  for (const Step& step : plan.steps)
+    for (int32_t i = 0; i < step.operands; ++i) {
+      const int32_t peer = plan.operands[static_cast<size_t>(step.first_operand + i)].peer;
+      if (peer < 0) continue;
+      MessageHeader header = execution_->header;
+      header.index = index[static_cast<size_t>(peer)]++;
+      header.bytes = static_cast<uint64_t>(step.region.bytes());
+      if (step.offered)
+        transport_.link(execution_->ranks[static_cast<size_t>(peer)]).offer(header, at(step.region));
+    }
+  std::fill(index.begin(), index.end(), 0);
+}
+
+void Interpreter::ask_readers(const Step& step) {
+  readers_.clear();
+  for (int32_t i = 0; i < step.readers; ++i) {
+    const int32_t member = execution_->plan->readers[static_cast<size_t>(step.first_reader + i)];
+    Reader reader;
+    reader.link = &transport_.link(execution_->ranks[static_cast<size_t>(member)]);
+    reader.header = next_header(member, step.region.bytes());
+    reader.target = reader.link->offered(reader.header);
+    readers_.push_back(reader);
+  }
+}
+
+// Combines what has arrived, a block at a time, each of which goes to its readers while it is in the cache.
+void Interpreter::combine_for_readers(const Step& step, std::byte* target, int64_t count) {
+  const Plan& plan = *execution_->plan;
+  constexpr int64_t block = 2048;
+  const size_t size = size_of(step.region.dtype);
+  std::vector<CombineSource>& sources = block_sources_;
+  sources = sources_;
+  const auto done = static_cast<size_t>(target - at(step.region));
+  for (int64_t first = 0; first < count; first += block) {
+    const int64_t elements = std::min(block, count - first);
+    std::byte* const outcome = target + static_cast<size_t>(first) * size;
+    combine(sources, plan.reduction, plan.accumulator, step.region.dtype, outcome, elements);
+    for (const Reader& reader : readers_)
+      if (reader.target != nullptr)
+        std::memcpy(reader.target + done + static_cast<size_t>(first) * size, outcome,
+                    static_cast<size_t>(elements) * size);
+    for (CombineSource& source : sources)
+      source.data += static_cast<size_t>(elements) * size_of(source.dtype);
+  }
+}
+
+void Interpreter::hand_to_readers(const Step& step) {
+  for (const Reader& reader : readers_) {
+    if (reader.target != nullptr)
+      reader.link->post_written(reader.header);
+    else
+      reader.link->post(reader.header, at(step.region));
+  }
+}
+
+// True if the message of a receive was written where this rank offered it.
+bool Interpreter::take_written(const Step& step) {
+  if (!step.offered) return false;
+  const auto peer =
+      static_cast<size_t>(execution_->plan->operands[static_cast<size_t>(step.first_operand)].peer);
+  const int rank = execution_->ranks[peer];
+  Link& link = transport_.link(rank);
+  if (wait_until(transport_, execution_->deadline_ns, [&] { return link.front() != nullptr; }) ==
+      WaitEnd::timed_out)
+    (*execution_->on_timeout)(rank);
+  if (!link.is_written()) return false;
+  MessageHeader expected = execution_->header;
+  expected.index = received_[peer]++;
+  expected.bytes = static_cast<uint64_t>(step.region.bytes());
+  if (*link.front() != expected) (*execution_->on_mismatch)(rank, expected, *link.front());
+  link.take_written();
+  return true;
 }
 
 void Interpreter::wait_until_taken(int member, uint64_t messages) {
@@ -48,6 +136,7 @@ void Interpreter::wait_until_taken(int member, uint64_t messages) {
 }
 
 void Interpreter::combine_arriving(const Step& step) {
+  if (take_written(step)) return;
   const Plan& plan = *execution_->plan;
   const std::span<const Operand> operands(plan.operands.data() + step.first_operand,
                                           static_cast<size_t>(step.operands));
@@ -73,7 +162,12 @@ void Interpreter::combine_arriving(const Step& step) {
         count = std::min(count, wait_for_elements(arrivals_[i], operands[i], left, first));
     for (size_t i = 0; i < operands.size(); ++i)
       if (arrivals_[i].link != nullptr) sources_[i].data = arrivals_[i].link->readable().data();
-    combine(sources_, plan.reduction, plan.accumulator, step.region.dtype, target, count);
+    // Whose part has arrived has made its offer before.
+    if (first && step.readers > 0) ask_readers(step);
+    if (step.readers > 0)
+      combine_for_readers(step, target, count);
+    else
+      combine(sources_, plan.reduction, plan.accumulator, step.region.dtype, target, count);
     for (size_t i = 0; i < operands.size(); ++i) {
       const auto bytes = static_cast<size_t>(count) * size_of(operands[i].region.dtype);
       if (arrivals_[i].link != nullptr) {
@@ -85,6 +179,7 @@ void Interpreter::combine_arriving(const Step& step) {
     target += static_cast<size_t>(count) * size_of(step.region.dtype);
     left -= count;
   }
+  if (step.readers > 0) hand_to_readers(step);
 }
 
 // How many elements of a message can be read, at least one.

@@ -42,7 +42,13 @@ class Interpreter {
     int rank = -1;
     uint64_t bytes = 0;  // of the message
   };
+  MessageHeader next_header(int member, int64_t bytes);
   void send(const Step& step);
+  void offer_places();
+  void ask_readers(const Step& step);
+  void combine_for_readers(const Step& step, std::byte* target, int64_t count);
+  void hand_to_readers(const Step& step);
+  bool take_written(const Step& step);
   void combine_arriving(const Step& step);
   int64_t wait_for_elements(Arrival& arrival, const Operand& operand, int64_t left, bool first);
   void wait_until_taken(int member, uint64_t messages);
@@ -55,7 +61,14 @@ class Interpreter {
   std::vector<uint64_t> posted_before_;    // by member, before this run
   std::vector<uint32_t> sent_, received_;  // messages of this run, by member
   std::vector<CombineSource> sources_;     // kept between steps for their memory
+  std::vector<CombineSource> block_sources_;
   std::vector<Arrival> arrivals_;
+  struct Reader {
+    Link* link = nullptr;
+    MessageHeader header;
+    std::byte* target = nullptr;  // where it offered; null: the message is posted
+  };
+  std::vector<Reader> readers_;
 };
 
 }  // namespace athanor

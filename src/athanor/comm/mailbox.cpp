@@ -28,7 +28,7 @@ void MailboxLink::post(const MessageHeader& header, const std::byte* data) {
   ATHANOR_ASSERT(header.bytes > 0, "an empty message");
   if (faults_.delay_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(faults_.delay_ns));
   ++posted_messages_;
-  Pending message{header, data, 0, std::nullopt};
+  Pending message{header, data, 0, std::nullopt, false};
   if ((header.bytes >= copy_below || faults_.zero_buffering) && !faults_.always_copy)
     message.place = hooks_.share(data, header.bytes);
   if (!pending_.empty() || !hand_over(message)) pending_.push_back(message);
@@ -48,14 +48,18 @@ bool MailboxLink::hand_over(Pending& message) {
     if (posted_fragments_ - consumed == Mailbox::slots) return false;
     Mailbox::Slot slot;
     slot.header = message.header;
-    if (message.place) {
+    if (message.written) {
+      slot.bytes = message.header.bytes;
+      slot.region = Mailbox::where_offered;
+    } else if (message.place) {
       slot.bytes = message.header.bytes;
       slot.region = message.place->region;
       slot.offset = message.place->offset;
     } else if (!copy_fragment(message, slot)) {
       return false;
     }
-    if (faults_.checksums) slot.checksum = crc32c({message.data + message.handed_over, slot.bytes});
+    if (faults_.checksums && !message.written)
+      slot.checksum = crc32c({message.data + message.handed_over, slot.bytes});
     message.handed_over += slot.bytes;
     publish(slot);
   }
@@ -115,12 +119,12 @@ uint64_t MailboxLink::taken() {
 }
 
 const MessageHeader* MailboxLink::front() {
-  if (!in_message_ || fragment_left_ == 0) begin_fragment();
+  if (!written_ && (!in_message_ || fragment_left_ == 0)) begin_fragment();
   return in_message_ ? &header_ : nullptr;
 }
 
 std::span<const std::byte> MailboxLink::readable() {
-  if (fragment_left_ == 0) begin_fragment();
+  if (!written_ && fragment_left_ == 0) begin_fragment();
   return {fragment_, fragment_left_};
 }
 
@@ -133,13 +137,18 @@ void MailboxLink::begin_fragment() {
     header_ = slot.header;
     message_left_ = header_.bytes;
   }
-  if (slot.header != header_ || slot.bytes == 0 || slot.bytes > message_left_)
+  const bool in_one_piece = !continues && slot.bytes == header_.bytes;
+  if (slot.header != header_ || slot.bytes == 0 || slot.bytes > message_left_ ||
+      (slot.region == Mailbox::where_offered && !in_one_piece))
     throw Error(
         ErrorKind::restart_worker,
         fmt::format("messages from rank {} are out of order: {} bytes of message {} of collective {} where "
                     "{} bytes of message {} of collective {} were due",
                     peer_, slot.bytes, slot.header.index, slot.header.sequence, message_left_, header_.index,
                     header_.sequence));
+  in_message_ = true;
+  written_ = slot.region == Mailbox::where_offered;
+  if (written_) return;
   if (slot.region == Mailbox::in_ring) {
     if (slot.offset > Mailbox::ring_bytes || slot.bytes > Mailbox::ring_bytes - slot.offset)
       throw Error(ErrorKind::restart_worker, fmt::format("the mailbox of rank {} is damaged", peer_));
@@ -151,7 +160,40 @@ void MailboxLink::begin_fragment() {
     throw Error(ErrorKind::restart_worker,
                 fmt::format("a message from rank {} was damaged on its way", peer_));
   fragment_left_ = slot.bytes;
-  in_message_ = true;
+}
+
+void MailboxLink::offer(const MessageHeader& header, std::byte* target) {
+  if (header.bytes < offer_from || faults_.always_copy) return;
+  const std::optional<SharedPlace> place = hooks_.share(target, header.bytes);
+  if (!place) return;
+  const uint64_t number = in_.offered.load(std::memory_order_relaxed);
+  in_.offer[number % Mailbox::offers] = {header, place->offset, place->region};
+  in_.offered.store(number + 1, std::memory_order_release);
+}
+
+std::byte* MailboxLink::offered(const MessageHeader& header) {
+  if (header.bytes < offer_from || faults_.always_copy) return nullptr;
+  const uint64_t last = out_.offered.load(std::memory_order_acquire);
+  for (uint64_t number = last; number > 0 && number + Mailbox::offers > last; --number) {
+    const Mailbox::Offer& each = out_.offer[(number - 1) % Mailbox::offers];
+    if (each.header == header)
+      return const_cast<std::byte*>(hooks_.resolve({each.region, each.offset}, header.bytes));
+  }
+  return nullptr;
+}
+
+void MailboxLink::post_written(const MessageHeader& header) {
+  ++posted_messages_;
+  Pending message{header, nullptr, 0, std::nullopt, true};
+  if (!pending_.empty() || !hand_over(message)) pending_.push_back(message);
+}
+
+void MailboxLink::take_written() {
+  ATHANOR_ASSERT(written_, "no written message");
+  written_ = in_message_ = false;
+  message_left_ = 0;
+  in_.consumed.store(++consumed_fragments_, std::memory_order_seq_cst);
+  peer_bell_.ring();
 }
 
 void MailboxLink::take(size_t bytes) {

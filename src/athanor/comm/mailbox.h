@@ -23,7 +23,9 @@ namespace athanor {
 struct Mailbox {
   static constexpr uint64_t slots = 64;
   static constexpr uint64_t ring_bytes = 512 << 10;
-  static constexpr uint32_t in_ring = 0;  // value of Slot::region
+  static constexpr uint32_t in_ring = 0;          // value of Slot::region
+  static constexpr uint32_t where_offered = ~0U;  // another one: the message lies at the reader's
+  static constexpr uint64_t offers = 16;          // more are never open at a time
 
   struct Slot {
     MessageHeader header;
@@ -35,6 +37,14 @@ struct Mailbox {
   alignas(64) std::atomic<uint64_t> posted{0};    // fragments; by the writer
   alignas(64) std::atomic<uint64_t> consumed{0};  // fragments; by the reader
   alignas(64) std::array<Slot, slots> slot;
+  // By the reader, for messages to come. Later ones take the places of earlier ones.
+  struct Offer {
+    MessageHeader header;
+    uint64_t offset = 0;
+    uint32_t region = 0;
+  };
+  alignas(64) std::atomic<uint64_t> offered{0};
+  std::array<Offer, offers> offer;
   alignas(64) std::array<std::byte, ring_bytes> ring;
 };
 
@@ -65,6 +75,7 @@ struct MessageFaults {
 
 class MailboxLink final : public Link {
  public:
+  static constexpr uint64_t offer_from = 32 << 10;  // bytes: shorter ones are not worth it
   static constexpr uint64_t copy_below = 8 << 10;  // bytes: shorter messages are copied, so that nobody waits
   static constexpr uint64_t largest_copy = 64 << 10;  // bytes of a fragment in the ring
 
@@ -78,6 +89,11 @@ class MailboxLink final : public Link {
   std::span<const std::byte> readable() override;
   void take(size_t bytes) override;
   bool progress() override;
+  void offer(const MessageHeader& header, std::byte* target) override;
+  std::byte* offered(const MessageHeader& header) override;
+  void post_written(const MessageHeader& header) override;
+  bool is_written() override { return front() != nullptr && written_; }
+  void take_written() override;
 
  private:
   struct Pending {
@@ -85,6 +101,7 @@ class MailboxLink final : public Link {
     const std::byte* data = nullptr;
     uint64_t handed_over = 0;          // bytes
     std::optional<SharedPlace> place;  // read there
+    bool written = false;              // lies where the reader offered
   };
   // A message that is read in place: its data is free when so many fragments have been consumed.
   struct InPlace {
@@ -118,7 +135,7 @@ class MailboxLink final : public Link {
   const std::byte* fragment_ = nullptr;  // where reading has come to; null between fragments
   uint64_t fragment_left_ = 0, message_left_ = 0;
   MessageHeader header_;
-  bool in_message_ = false;
+  bool in_message_ = false, written_ = false;
 };
 
 }  // namespace athanor

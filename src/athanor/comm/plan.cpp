@@ -35,9 +35,13 @@ std::string to_text(const Plan& plan) {
                                              operand.region.count);
     }
     if (step.kind == StepKind::send)
-      text += fmt::format(" {} to {}\n", text_of(step.region), step.peer);
+      text += fmt::format(" {} to {}", text_of(step.region), step.peer);
     else
-      text += fmt::format(" -> {}\n", text_of(step.region));
+      text += fmt::format(" -> {}{}", step.offered ? "offered " : "", text_of(step.region));
+    for (int32_t i = 0; i < step.readers; ++i)
+      text += fmt::format("{}{}", i == 0 ? ", to " : " ",
+                          plan.readers[static_cast<size_t>(step.first_reader + i)]);
+    text += '\n';
   }
   return text;
 }

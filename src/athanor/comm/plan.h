@@ -6,7 +6,10 @@
 // Meaning. Steps are carried out in their order. A send hands over the bytes of a region, which must not
 // change until its reader has taken them; the steps that would change them name what they await. Messages
 // between two members arrive in the order in which they were sent. An operand comes from a region of the
-// member itself or is the next message from a peer.
+// member itself or is the next message from a peer. The outcome of a reduction may have readers: it is sent
+// to them, and those that have offered the place where they want it (a receive that is `offered`) may find it
+// written there already, block after block while it is being summed, so that every byte passes the memory
+// once.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +53,9 @@ struct Step {
   // Of receive and copy one, of reduce several, combined from the first to the last; converted to the
   // accumulator type before and to the region's type after.
   int32_t first_operand = 0, operands = 0;
-  int32_t first_await = 0, awaits = 0;  // before the region is written
+  int32_t first_await = 0, awaits = 0;    // before the region is written
+  int32_t first_reader = 0, readers = 0;  // of a reduction: who gets the outcome
+  bool offered = false;  // of a receive: the sender may write there from the start of the plan
 };
 
 struct Plan {
@@ -61,6 +66,7 @@ struct Plan {
   std::vector<Step> steps;
   std::vector<Operand> operands;
   std::vector<Await> awaits;
+  std::vector<int32_t> readers;
 };
 
 // One line a step.

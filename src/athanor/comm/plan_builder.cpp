@@ -58,17 +58,21 @@ PlanBuilder::Outstanding PlanBuilder::extent(const Region& region) const {
 
 void PlanBuilder::send(int peer, const Region& region) {
   if (region.count == 0) return;
+  note_sent(peer, region);
+  Step step;
+  step.kind = StepKind::send;
+  step.peer = peer;
+  step.region = region;
+  plan_.steps.push_back(step);
+}
+
+void PlanBuilder::note_sent(int peer, const Region& region) {
   const auto index = static_cast<size_t>(peer);
   if (sent_.size() <= index) sent_.resize(index + 1);
   Outstanding outstanding = extent(region);
   outstanding.peer = peer;
   outstanding.message = sent_[index]++;
   outstanding_.push_back(outstanding);
-  Step step;
-  step.kind = StepKind::send;
-  step.peer = peer;
-  step.region = region;
-  plan_.steps.push_back(step);
 }
 
 void PlanBuilder::receive(int peer, DType dtype, const Region& target) {
@@ -79,8 +83,19 @@ void PlanBuilder::copy(const Region& source, const Region& target) {
   add(StepKind::copy, {local(source)}, target);
 }
 
-void PlanBuilder::reduce(const std::vector<Operand>& operands, const Region& target) {
+void PlanBuilder::receive_offered(int peer, DType dtype, const Region& target) {
+  receive(peer, dtype, target);
+  if (target.count > 0) plan_.steps.back().offered = true;
+}
+
+void PlanBuilder::reduce(const std::vector<Operand>& operands, const Region& target,
+                         const std::vector<int32_t>& readers) {
   add(StepKind::reduce, operands, target);
+  if (target.count == 0 || readers.empty()) return;
+  plan_.steps.back().first_reader = static_cast<int32_t>(plan_.readers.size());
+  plan_.steps.back().readers = static_cast<int32_t>(readers.size());
+  plan_.readers.insert(plan_.readers.end(), readers.begin(), readers.end());
+  for (const int32_t reader : readers) note_sent(reader, target);
 }
 
 void PlanBuilder::add(StepKind kind, const std::vector<Operand>& operands, const Region& target) {

@@ -42,7 +42,11 @@ class PlanBuilder {
   void send(int peer, const Region& region);
   void receive(int peer, DType dtype, const Region& target);
   void copy(const Region& source, const Region& target);
-  void reduce(const std::vector<Operand>& operands, const Region& target);
+  void reduce(const std::vector<Operand>& operands, const Region& target,
+              const std::vector<int32_t>& readers = {});
+  // Nothing between the start of the plan and this may touch `target` but a send to the same peer, which
+  // takes that message before it writes.
+  void receive_offered(int peer, DType dtype, const Region& target);
 
   const CollectiveSpec& spec() const { return spec_; }
   DType accumulator() const { return plan_.accumulator; }
@@ -59,6 +63,7 @@ class PlanBuilder {
   // Where a region lies when input and output share storage as the operation allows.
   Outstanding extent(const Region& region) const;
   void await_readers(Step& step);
+  void note_sent(int peer, const Region& region);
   void add(StepKind kind, const std::vector<Operand>& operands, const Region& target);
 
   const CollectiveSpec& spec_;

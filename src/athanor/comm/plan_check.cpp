@@ -98,6 +98,11 @@ class Symbols {
     write(member, step.region, values);
   }
 
+  bool overlap(int member, const Region& a, const Region& b) const {
+    const Extent first = extent(member, a), second = extent(member, b);
+    return first.space == second.space && first.begin < second.end && second.begin < first.end;
+  }
+
   // Compares every output with what it must be.
   void check_results() {
     for (size_t member = 0; member < specs_.size(); ++member) {
@@ -207,15 +212,19 @@ class Symbols {
         taken[await.peer] = std::max(taken[await.peer], await.message + 1);
       }
     std::map<int32_t, int64_t> sent;
+    const auto check = [&](int32_t peer, const Region& region) {
+      const int64_t message = sent[peer]++;
+      const Extent source = extent(member, region);
+      if (message >= taken[peer] && source.space == target.space && source.begin < target.end &&
+          target.begin < source.end)
+        throw std::runtime_error(
+            fmt::format("member {} overwrites what member {} may still read (step {})", member, peer, until));
+    };
     for (size_t i = 0; i < until; ++i) {
       const Step& earlier = plan.steps[i];
-      if (earlier.kind != StepKind::send) continue;
-      const int64_t message = sent[earlier.peer]++;
-      const Extent source = extent(member, earlier.region);
-      if (message >= taken[earlier.peer] && source.space == target.space && source.begin < target.end &&
-          target.begin < source.end)
-        throw std::runtime_error(fmt::format("member {} overwrites what member {} may still read (step {})",
-                                             member, earlier.peer, until));
+      if (earlier.kind == StepKind::send) check(earlier.peer, earlier.region);
+      for (int32_t k = 0; k < earlier.readers; ++k)
+        check(plan.readers[static_cast<size_t>(earlier.first_reader + k)], earlier.region);
     }
   }
 

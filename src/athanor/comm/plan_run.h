@@ -21,6 +21,7 @@ namespace athanor {
 //   Message: what a send hands over; with `Region region`
 //   Message send(int member, const Region&)
 //   void combine(int member, const Plan&, const Step&, std::span<const Message*> received)
+//   bool overlap(int member, const Region&, const Region&)
 // where `received` has one entry an operand, null for local ones. An exception ends the run.
 template <class Machine>
 class PlanRun {
@@ -54,7 +55,7 @@ class PlanRun {
  private:
   struct Channel {
     std::deque<Message> waiting;
-    int64_t taken = 0;
+    int64_t taken = 0, written = 0;
   };
   Channel& channel(size_t from, size_t to) { return channels_[from * members_ + to]; }
 
@@ -67,13 +68,54 @@ class PlanRun {
       if (channel(member, static_cast<size_t>(await.peer)).taken <= await.message) return false;
     }
     if (step.kind == StepKind::send) {
-      channel(member, static_cast<size_t>(step.peer))
-          .waiting.push_back(machine_.send(static_cast<int>(member), step.region));
+      Channel& to = channel(member, static_cast<size_t>(step.peer));
+      ++to.written;
+      to.waiting.push_back(machine_.send(static_cast<int>(member), step.region));
     } else if (!try_combine(member, plan, step)) {
       return false;
     }
+    for (int32_t i = 0; i < step.readers; ++i) {
+      const auto reader = static_cast<size_t>(plan.readers[static_cast<size_t>(step.first_reader + i)]);
+      check_offer(member, reader);
+      channel(member, reader).waiting.push_back(machine_.send(static_cast<int>(member), step.region));
+      ++channel(member, reader).written;
+    }
     ++next_[member];
     return true;
+  }
+
+  // The next message to `reader` may be written where it offered: nothing of what the reader has yet to do
+  // before may touch that place.
+  void check_offer(size_t member, size_t reader) {
+    const Plan& plan = plans_[reader];
+    int64_t message = channel(member, reader).taken;
+    for (size_t at = next_[reader]; at < plan.steps.size(); ++at) {
+      const Step& receive = plan.steps[at];
+      bool of_member = false;
+      for (int32_t i = 0; i < receive.operands; ++i)
+        of_member = of_member || plan.operands[static_cast<size_t>(receive.first_operand + i)].peer ==
+                                     static_cast<int>(member);
+      if (!of_member || message++ < channel(member, reader).written) continue;
+      if (!receive.offered) return;
+      for (int32_t i = 0; i < receive.awaits; ++i) {
+        const Await& await = plan.awaits[static_cast<size_t>(receive.first_await + i)];
+        if (channel(reader, static_cast<size_t>(await.peer)).taken <= await.message)
+          fault_ = fmt::format("member {} offers what member {} may still read", reader, await.peer);
+      }
+      for (size_t before = next_[reader]; before < at; ++before)
+        if (touches(reader, plan, plan.steps[before], receive.region))
+          fault_ = fmt::format("member {} offers what it uses in step {}", reader, before);
+      return;
+    }
+  }
+
+  bool touches(size_t member, const Plan& plan, const Step& step, const Region& region) {
+    if (machine_.overlap(static_cast<int>(member), step.region, region)) return true;
+    for (int32_t i = 0; i < step.operands; ++i) {
+      const Operand& operand = plan.operands[static_cast<size_t>(step.first_operand + i)];
+      if (operand.peer < 0 && machine_.overlap(static_cast<int>(member), operand.region, region)) return true;
+    }
+    return false;
   }
 
   bool try_combine(size_t member, const Plan& plan, const Step& step) {

@@ -80,12 +80,13 @@ void TcpLink::take(size_t bytes) {
   const std::lock_guard lock(mutex_);
   ring_tail_ = fragment_->ring_end;
   fragment_.reset();
-  for (Channel& each : channels_)
-    if (each.paused) {
-      each.paused = false;
-      heard_ns_ = monotonic_ns();
-      update_events(each);
-    }
+  for (const Side side : {Side::outgoing, Side::incoming}) {
+    if (!channel(side).paused) continue;
+    channel(side).paused = false;
+    heard_ns_ = monotonic_ns();
+    update_events(channel(side));
+    loop_.post([this, side] { on_event(side, EPOLLIN); });  // it may no longer be watched
+  }
 }
 
 void TcpLink::add_channel(Side side, Descriptor socket) {
@@ -223,10 +224,15 @@ void TcpLink::on_event(Side side, uint32_t events) {
     const std::lock_guard lock(mutex_);
     write(side);
   }
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0 || !channel(side).socket.is_open()) return;
   std::string problem;
   const ReadEnd end = read(side, problem);
-  if (end == ReadEnd::would_block || end == ReadEnd::paused) return;
+  if (end == ReadEnd::would_block) return;
+  if (end == ReadEnd::paused) {
+    // The end is reported over and over, and what came before it has not been read.
+    if ((events & (EPOLLHUP | EPOLLERR)) != 0) loop_.forget(channel(side).socket.number());
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     Channel& ended = channel(side);

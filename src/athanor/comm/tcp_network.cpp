@@ -18,7 +18,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t heartbeat_ns = 1'000'000'000, retry_ns = 200'000'000, goodbye_ns = 3'000'000'000;
+constexpr int64_t heartbeat_ns = 1'000'000'000, retry_ns = 200'000'000, farewell_ns = 300'000'000;
 
 // Reads on to `wanted` bytes. 1: all there, 0: not yet, -1: the other side is gone.
 int read_fixed(int socket, std::byte* to, size_t wanted, size_t& have) {
@@ -53,7 +53,7 @@ TcpNetwork::~TcpNetwork() {
   std::mutex mutex;
   std::condition_variable done;
   bool ended = false;
-  const int64_t deadline = monotonic_ns() + (board_.alarm() < 0 ? goodbye_ns : goodbye_ns / 10);
+  const int64_t deadline = monotonic_ns() + (board_.alarm() < 0 ? options_.silence_ns : farewell_ns);
   loop_.post([this] {
     for (TcpLink* const link : links()) link->shut_down();
   });

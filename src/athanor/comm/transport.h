@@ -44,6 +44,16 @@ class Link {
   // Its bytes that can be read now, from where reading has come to; whole elements, whatever their type.
   virtual std::span<const std::byte> readable() = 0;
   virtual void take(size_t bytes) = 0;  // goes on after them; after the last one to the next message
+
+  // Where both sides share memory a message may be written straight to where its reader wants it. The reader
+  // offers the place before it sends anything of the same collective; the sender asks for it (null: it must
+  // post), writes, and says so; the reader finds the message written, with nothing to read.
+  virtual void offer(const MessageHeader&, std::byte*) {}
+  virtual std::byte* offered(const MessageHeader&) { return nullptr; }
+  virtual void post_written(const MessageHeader&) {}
+  virtual bool is_written() { return false; }  // the message that front() names
+  virtual void take_written() {}
+
   // Moves on what could not be handed over at once; true while something is left.
   virtual bool progress() = 0;
 };
@@ -71,14 +81,4 @@ class Transport {
   virtual int64_t spin_ns() const = 0;
 };
 
-// How waiting ends that did not bring what was waited for.
-enum class WaitEnd : uint8_t { ready, timed_out };
-
-// Spins for a short while where the transport allows it, lets others run for a while, then sleeps. Throws
-// what check() throws.
-template <class Ready>
-WaitEnd wait_until(Transport& transport, int64_t deadline_ns, Ready&& ready);
-
 }  // namespace athanor
-
-#include "athanor/comm/transport_wait.h"

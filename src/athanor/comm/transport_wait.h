@@ -1,15 +1,23 @@
-// The body of wait_until, see transport.h.
+// Waiting for something that a peer does.
+//
+// Called by interpreter.cpp. Thread safety: for the thread of the rank's collectives.
 #pragma once
 
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "athanor/base/clock.h"
 #include "athanor/comm/transport.h"
 
 namespace athanor {
 
+// How waiting ends that did not bring what was waited for.
+enum class WaitEnd : uint8_t { ready, timed_out };
+
+// Spins for a short while where the transport allows it, lets others run for a while, then sleeps. Throws
+// what check() throws.
 template <class Ready>
 WaitEnd wait_until(Transport& transport, int64_t deadline_ns, Ready&& ready) {
   if (ready()) return WaitEnd::ready;
@@ -19,13 +27,14 @@ WaitEnd wait_until(Transport& transport, int64_t deadline_ns, Ready&& ready) {
       for (int i = 0; i < 64; ++i)
         if (ready()) return WaitEnd::ready;
   }
-  // Where others want the core, a yield is a switch to them and costs a microsecond; where nobody does, all
-  // of them take some tens of microseconds. Waking a sleeper takes as long.
-  constexpr int yields = 200;
-  for (int i = 0;; ++i) {
+  // Where others of this job want the core, a yield is a switch to them and costs a microsecond; waking a
+  // sleeper takes tens. On a machine that is busy with other things, each yield may take milliseconds.
+  constexpr int64_t yielding_ns = 200'000;
+  const int64_t yield_until = monotonic_ns() + yielding_ns;
+  while (true) {
     transport.progress();
     if (ready()) return WaitEnd::ready;
-    if (i < yields) {
+    if (monotonic_ns() < yield_until) {
       sched_yield();
       continue;
     }
