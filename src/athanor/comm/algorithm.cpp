@@ -117,14 +117,14 @@ class Planner {
   // for.
   Locate contributions(const Ranges& ranges, int64_t shift = 0) {
     if (!converts())
-      return [this, shift](Range range) { return builder_.input({range.begin - shift, range.count}); };
+      return [this, shift](ElementRange range) { return builder_.input({range.begin - shift, range.count}); };
     int64_t end = 0;
-    for (const Range& range : ranges) end = std::max(end, range.end() - shift);
-    const Region rounded = builder_.scratch(spec_.wire, end);
-    for (const Range& range : ranges)
+    for (const ElementRange& range : ranges) end = std::max(end, range.end() - shift);
+    const PlanRegion rounded = builder_.scratch(spec_.wire, end);
+    for (const ElementRange& range : ranges)
       builder_.copy(builder_.input({range.begin - shift, range.count}),
                     PlanBuilder::part(rounded, range.begin - shift, range.count));
-    return [rounded, shift](Range range) {
+    return [rounded, shift](ElementRange range) {
       return PlanBuilder::part(rounded, range.begin - shift, range.count);
     };
   }
@@ -132,9 +132,11 @@ class Planner {
   // Results as they travel: the output itself, or the wire type in scratch, from where write_results brings
   // them to the output.
   Locate results(int64_t count) {
-    if (!converts()) return [this](Range range) { return builder_.output(range); };
+    if (!converts()) return [this](ElementRange range) { return builder_.output(range); };
     travelling_ = builder_.scratch(spec_.wire, count);
-    return [whole = travelling_](Range range) { return PlanBuilder::part(whole, range.begin, range.count); };
+    return [whole = travelling_](ElementRange range) {
+      return PlanBuilder::part(whole, range.begin, range.count);
+    };
   }
   void write_results() {
     if (converts()) builder_.copy(travelling_, builder_.output({0, travelling_.count}));
@@ -204,14 +206,14 @@ class Planner {
   }
   // Partial sums of the given ranges, in scratch.
   Locate partials(const Ranges& ranges) {
-    const Region whole = builder_.scratch(builder_.accumulator(), count_of(ranges));
-    return [whole, ranges](Range range) {
+    const PlanRegion whole = builder_.scratch(builder_.accumulator(), count_of(ranges));
+    return [whole, ranges](ElementRange range) {
       int64_t before = 0;
-      for (const Range& each : ranges) {
+      for (const ElementRange& each : ranges) {
         if (range.begin >= each.begin && range.end() <= each.end()) break;
         before += each.count;
       }
-      for (const Range& each : ranges)
+      for (const ElementRange& each : ranges)
         if (range.begin >= each.begin && range.end() <= each.end())
           return PlanBuilder::part(whole, before + range.begin - each.begin, range.count);
       ATHANOR_ASSERT(range.count == 0, "elements {} ... {} have no partial sum", range.begin, range.end());
@@ -253,15 +255,15 @@ class Planner {
 
   void sum_everywhere(const Locate& source, const Locate& result, int64_t count) {
     const int n = group_.members();
-    Region own = source({0, count});
+    PlanRegion own = source({0, count});
     // In place, everybody would wait for everybody else to have read what it is about to overwrite.
     if (!converts()) {
-      const Region kept = builder_.scratch(spec_.wire, count);
+      const PlanRegion kept = builder_.scratch(spec_.wire, count);
       builder_.copy(own, kept);
       own = kept;
     }
     for (int k = 1; k < n; ++k) builder_.send((member_ + k) % n, own);
-    std::vector<Operand> operands;
+    std::vector<PlanOperand> operands;
     for (int member = 0; member < n; ++member)
       operands.push_back(member == member_ ? PlanBuilder::local(own)
                                            : PlanBuilder::from(member, own.dtype, count));
@@ -270,9 +272,9 @@ class Planner {
 
   void reduce_scatter() {
     const std::vector<Ranges> blocks = blocks_of(spec_.counts);
-    const Range own = blocks[static_cast<size_t>(member_)][0];
+    const ElementRange own = blocks[static_cast<size_t>(member_)][0];
     const Locate source = contributions({{0, total_of(spec_)}});
-    const Locate sink = [this, own](Range range) {
+    const Locate sink = [this, own](ElementRange range) {
       return builder_.output({range.begin - own.begin, range.count});
     };
     if (algorithm_ != Algorithm::hierarchical) {
@@ -324,7 +326,7 @@ class Planner {
 
   void broadcast() {
     const int64_t count = spec_.counts[0];
-    const Range all{0, count};
+    const ElementRange all{0, count};
     const bool is_root = member_ == spec_.root;
     const Locate source = is_root ? contributions({all}) : Locate{};
     const Locate result = results(count);
@@ -335,7 +337,7 @@ class Planner {
     } else if (is_root) {
       for (int k = 1; k < group_.members(); ++k) builder_.send((member_ + k) % group_.members(), source(all));
     } else {
-      const Region target = result(all);
+      const PlanRegion target = result(all);
       builder_.receive(spec_.root, target.dtype, target);
     }
     if (is_root) {
@@ -364,12 +366,12 @@ class Planner {
     const Locate& own = member_ == spec_.root ? source : result;
     if (leads) broadcast_by_trees(of_root.across(), spec_.root, own, result);
     const int leader = grid.inside()[static_cast<size_t>(of_root.place)];
-    for (const Range& piece : pieces_of({{0, spec_.counts[0]}}, piece_)) {
+    for (const ElementRange& piece : pieces_of({{0, spec_.counts[0]}}, piece_)) {
       if (leads) {
         for (const int member : grid.inside())
           if (member != member_) builder_.send(member, own(piece));
       } else {
-        const Region target = result(piece);
+        const PlanRegion target = result(piece);
         builder_.receive(leader, target.dtype, target);
       }
     }
@@ -381,7 +383,7 @@ class Planner {
   const Algorithm algorithm_;
   PlanBuilder builder_;
   const int64_t piece_;
-  Region travelling_;
+  PlanRegion travelling_;
 };
 
 }  // namespace

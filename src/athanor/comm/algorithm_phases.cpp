@@ -11,20 +11,20 @@ int wrap(int position, int size) {
 }
 
 void copy_block(PlanBuilder& builder, const Ranges& block, const Locate& from, const Locate& to) {
-  for (const Range& range : block) {
-    const Region source = from(range), target = to(range);
+  for (const ElementRange& range : block) {
+    const PlanRegion source = from(range), target = to(range);
     if (source.place == target.place && source.offset == target.offset) continue;
     builder.copy(source, target);
   }
 }
 
 void send_block(PlanBuilder& builder, int peer, const Ranges& block, const Locate& where) {
-  for (const Range& range : block) builder.send(peer, where(range));
+  for (const ElementRange& range : block) builder.send(peer, where(range));
 }
 
 void receive_block(PlanBuilder& builder, int peer, const Ranges& block, const Locate& where) {
-  for (const Range& range : block) {
-    const Region target = where(range);
+  for (const ElementRange& range : block) {
+    const PlanRegion target = where(range);
     builder.receive(peer, target.dtype, target);
   }
 }
@@ -37,9 +37,9 @@ void reduce_own_block(PlanBuilder& builder, const Phase& phase, const Locate& so
     const int to = wrap(me + k, n);
     send_block(builder, phase.member(to), phase.block(to), source);
   }
-  std::vector<Operand> operands(static_cast<size_t>(n));
-  for (const Range& range : phase.block(me)) {
-    const Region own = source(range);
+  std::vector<PlanOperand> operands(static_cast<size_t>(n));
+  for (const ElementRange& range : phase.block(me)) {
+    const PlanRegion own = source(range);
     for (int at = 0; at < n; ++at)
       operands[static_cast<size_t>(at)] =
           at == me ? PlanBuilder::local(own) : PlanBuilder::from(phase.member(at), own.dtype, range.count);
@@ -66,15 +66,15 @@ void ring_reduce_scatter(PlanBuilder& builder, const Phase& phase, const Locate&
   int64_t largest = 0;
   for (const Ranges& block : phase.blocks) largest = std::max(largest, count_of(block));
   const int slots = std::min(n - 2, 2);
-  const Region slot = builder.scratch(builder.accumulator(), largest * slots);
-  for (const Range& piece : pieces_of(phase.block(wrap(me - 1, n)), phase.piece))
+  const PlanRegion slot = builder.scratch(builder.accumulator(), largest * slots);
+  for (const ElementRange& piece : pieces_of(phase.block(wrap(me - 1, n)), phase.piece))
     builder.send(next, source(piece));
   for (int step = 0; step < n - 1; ++step) {
     const bool last = step == n - 2;
     int64_t used = last ? 0 : largest * (step % slots);
-    for (const Range& piece : pieces_of(phase.block(wrap(me - 2 - step, n)), phase.piece)) {
-      const Region own = source(piece);
-      const Region target = last ? sink(piece) : PlanBuilder::part(slot, used, piece.count);
+    for (const ElementRange& piece : pieces_of(phase.block(wrap(me - 2 - step, n)), phase.piece)) {
+      const PlanRegion own = source(piece);
+      const PlanRegion target = last ? sink(piece) : PlanBuilder::part(slot, used, piece.count);
       const DType arriving = step == 0 ? own.dtype : builder.accumulator();
       builder.reduce({PlanBuilder::from(previous, arriving, piece.count), PlanBuilder::local(own)}, target);
       if (!last) builder.send(next, target);
@@ -86,11 +86,11 @@ void ring_reduce_scatter(PlanBuilder& builder, const Phase& phase, const Locate&
 void ring_all_gather(PlanBuilder& builder, const Phase& phase, const Locate& own, const Locate& result) {
   const int n = phase.size(), me = phase.position;
   const int next = phase.member(wrap(me + 1, n)), previous = phase.member(wrap(me - 1, n));
-  for (const Range& piece : pieces_of(phase.block(me), phase.piece)) builder.send(next, own(piece));
+  for (const ElementRange& piece : pieces_of(phase.block(me), phase.piece)) builder.send(next, own(piece));
   copy_block(builder, phase.block(me), own, result);
   for (int step = 0; step < n - 1; ++step) {
-    for (const Range& piece : pieces_of(phase.block(wrap(me - 1 - step, n)), phase.piece)) {
-      const Region target = result(piece);
+    for (const ElementRange& piece : pieces_of(phase.block(wrap(me - 1 - step, n)), phase.piece)) {
+      const PlanRegion target = result(piece);
       builder.receive(previous, target.dtype, target);
       if (step < n - 2) builder.send(next, target);
     }
@@ -125,10 +125,10 @@ struct Folding {
 Locate in_scratch(PlanBuilder& builder, const Phase& phase) {
   Ranges all;
   for (const Ranges& block : phase.blocks) all.insert(all.end(), block.begin(), block.end());
-  const Region whole = builder.scratch(builder.accumulator(), count_of(all));
-  return [whole, all](Range range) {
+  const PlanRegion whole = builder.scratch(builder.accumulator(), count_of(all));
+  return [whole, all](ElementRange range) {
     int64_t before = 0;
-    for (const Range& block : all) {
+    for (const ElementRange& block : all) {
       if (range.begin >= block.begin && range.end() <= block.end() && block.count > 0)
         return PlanBuilder::part(whole, before + range.begin - block.begin, range.count);
       before += block.count;
@@ -147,7 +147,7 @@ void halving_reduce_scatter(PlanBuilder& builder, const Phase& phase, const Loca
   if (folding.is_idle(me)) {
     const int partner = phase.member(me + 1);
     for (const Ranges& block : phase.blocks) send_block(builder, partner, block, source);
-    for (const Range& range : phase.block(me)) builder.receive(partner, partial, sink(range));
+    for (const ElementRange& range : phase.block(me)) builder.receive(partner, partial, sink(range));
     return;
   }
   const Locate working = in_scratch(builder, phase);
@@ -155,8 +155,8 @@ void halving_reduce_scatter(PlanBuilder& builder, const Phase& phase, const Loca
   const bool pair = folding.is_pair(number);
   if (pair) {
     for (const Ranges& block : phase.blocks)
-      for (const Range& range : block) {
-        const Region own = source(range);
+      for (const ElementRange& range : block) {
+        const PlanRegion own = source(range);
         builder.reduce(
             {PlanBuilder::from(phase.member(me - 1), own.dtype, range.count), PlanBuilder::local(own)},
             working(range));
@@ -173,11 +173,11 @@ void halving_reduce_scatter(PlanBuilder& builder, const Phase& phase, const Loca
     send_block(builder, peer, folding.blocks(phase, lower ? first + half : first, half),
                partial_here ? working : source);
     if (!lower) first += half;
-    for (const Range& range : folding.blocks(phase, first, half)) {
-      const Region own = partial_here ? working(range) : source(range);
-      const Operand theirs =
+    for (const ElementRange& range : folding.blocks(phase, first, half)) {
+      const PlanRegion own = partial_here ? working(range) : source(range);
+      const PlanOperand theirs =
           PlanBuilder::from(peer, partial_there ? partial : source(range).dtype, range.count);
-      const std::vector<Operand> operands =
+      const std::vector<PlanOperand> operands =
           lower ? std::vector{PlanBuilder::local(own), theirs} : std::vector{theirs, PlanBuilder::local(own)};
       builder.reduce(operands, working(range));
     }
@@ -222,8 +222,8 @@ void direct_all_reduce(PlanBuilder& builder, const Phase& phase, const Locate& s
   reduce_own_block(builder, phase, source, result, readers);
   for (int k = 1; k < n; ++k) {
     const int of = wrap(me - k, n);
-    for (const Range& range : phase.block(of)) {
-      const Region target = result(range);
+    for (const ElementRange& range : phase.block(of)) {
+      const PlanRegion target = result(range);
       builder.receive_offered(phase.member(of), target.dtype, target);
     }
   }

@@ -54,7 +54,7 @@ std::array<Half, 2> halves_of(int size, int64_t count, int64_t piece) {
 }
 
 void send_down(PlanBuilder& builder, const std::vector<int>& members, const Node& node,
-               const Region& region) {
+               const PlanRegion& region) {
   for (const int child : {node.left, node.right})
     if (child >= 0) builder.send(members[static_cast<size_t>(child)], region);
 }
@@ -65,13 +65,13 @@ void tree_all_reduce(PlanBuilder& builder, const std::vector<int>& members, int 
                      int64_t piece, const Locate& source, const Locate& result) {
   const std::array<Half, 2> halves = halves_of(static_cast<int>(members.size()), count, piece);
   const auto member = [&](int at) { return members[static_cast<size_t>(at)]; };
-  const Region partials = builder.scratch(builder.accumulator(), count);
+  const PlanRegion partials = builder.scratch(builder.accumulator(), count);
   const DType partial = builder.accumulator();
 
-  const auto up = [&](const Tree& tree, const Range& range) {
+  const auto up = [&](const Tree& tree, const ElementRange& range) {
     const Node& node = tree[position];
-    const Region own = source(range);
-    std::vector<Operand> operands;
+    const PlanRegion own = source(range);
+    std::vector<PlanOperand> operands;
     // A child without children has nothing but its own contribution to send.
     const auto from_child = [&](int child) {
       const bool leaf = tree[child].left < 0 && tree[child].right < 0;
@@ -85,14 +85,14 @@ void tree_all_reduce(PlanBuilder& builder, const std::vector<int>& members, int 
     } else if (operands.size() == 1) {
       builder.send(member(node.parent), own);
     } else {
-      const Region target = PlanBuilder::part(partials, range.begin, range.count);
+      const PlanRegion target = PlanBuilder::part(partials, range.begin, range.count);
       builder.reduce(operands, target);
       builder.send(member(node.parent), target);
     }
   };
-  const auto down = [&](const Tree& tree, const Range& range) {
+  const auto down = [&](const Tree& tree, const ElementRange& range) {
     const Node& node = tree[position];
-    const Region target = result(range);
+    const PlanRegion target = result(range);
     if (node.parent >= 0) builder.receive(member(node.parent), target.dtype, target);
     send_down(builder, members, node, target);
   };
@@ -115,13 +115,13 @@ void tree_broadcast(PlanBuilder& builder, int root, const std::vector<int>& memb
   for (size_t k = 0; k < most; ++k) {
     for (const Half& half : halves) {
       if (k >= half.pieces.size()) continue;
-      const Range& range = half.pieces[k];
+      const ElementRange& range = half.pieces[k];
       if (position < 0) {
         builder.send(members[static_cast<size_t>(half.tree.root())], source(range));
         continue;
       }
       const Node& node = half.tree[position];
-      const Region target = result(range);
+      const PlanRegion target = result(range);
       builder.receive(node.parent < 0 ? root : members[static_cast<size_t>(node.parent)], target.dtype,
                       target);
       send_down(builder, members, node, target);

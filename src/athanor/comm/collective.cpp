@@ -37,8 +37,8 @@ std::string_view name_of(CollectiveKind kind) {
   return kind_names[static_cast<size_t>(kind)];
 }
 
-std::string_view name_of(Reduction reduction) {
-  return reduction == Reduction::sum ? "sum" : "max";
+std::string_view name_of(CollectiveReduction reduction) {
+  return reduction == CollectiveReduction::sum ? "sum" : "max";
 }
 
 std::string_view name_of(Algorithm algorithm) {

@@ -31,7 +31,7 @@ enum class CollectiveKind : uint8_t {
 };
 inline constexpr int collective_kind_count = 7;
 
-enum class Reduction : uint8_t { sum, max };  // of max: NaN if any contribution is
+enum class CollectiveReduction : uint8_t { sum, max };  // of max: NaN if any contribution is
 
 enum class Algorithm : uint8_t {
   automatic,         // by size, group and hosts, see choose_algorithm
@@ -45,7 +45,7 @@ enum class Algorithm : uint8_t {
 inline constexpr int algorithm_count = 7;
 
 std::string_view name_of(CollectiveKind kind);
-std::string_view name_of(Reduction reduction);
+std::string_view name_of(CollectiveReduction reduction);
 std::string_view name_of(Algorithm algorithm);
 std::optional<Algorithm> parse_algorithm(std::string_view name);
 bool has_reduction(CollectiveKind kind);
@@ -62,7 +62,7 @@ struct CollectiveSpec {
   CollectiveKind kind = CollectiveKind::all_reduce;
   DType dtype = DType::fp32;  // of input and output
   DType wire = DType::fp32;   // of contributions and results on their way
-  Reduction reduction = Reduction::sum;
+  CollectiveReduction reduction = CollectiveReduction::sum;
   int root = 0;  // a member's number in the group, not a rank
   std::vector<int64_t> counts, receive_counts;
   Algorithm algorithm = Algorithm::automatic;  // one that the operation does not have counts as automatic

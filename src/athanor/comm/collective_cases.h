@@ -40,8 +40,8 @@ inline std::vector<double> plain_output(const std::vector<CollectiveSpec>& specs
   if (has_reduction(spec.kind))
     for (size_t m = 1; m < inputs.size(); ++m)
       for (size_t i = 0; i < reduced.size(); ++i)
-        reduced[i] =
-            spec.reduction == Reduction::sum ? reduced[i] + inputs[m][i] : std::max(reduced[i], inputs[m][i]);
+        reduced[i] = spec.reduction == CollectiveReduction::sum ? reduced[i] + inputs[m][i]
+                                                                : std::max(reduced[i], inputs[m][i]);
   switch (spec.kind) {
     case CollectiveKind::all_reduce:
       return reduced;
@@ -102,7 +102,7 @@ inline std::vector<CollectiveCase> all_cases(const GroupShape& group, const std:
     for (CollectiveSpec& spec : specs) {
       spec.dtype = dtype;
       spec.wire = wire;
-      spec.reduction = count % 5 == 2 ? Reduction::max : Reduction::sum;
+      spec.reduction = count % 5 == 2 ? CollectiveReduction::max : CollectiveReduction::sum;
     }
     const bool whole = !is_float(dtype);
     cases.push_back(make_case(std::move(specs), group, whole || count % 2 == 0));

@@ -56,7 +56,7 @@ inline std::vector<std::byte> encode(DType dtype, const std::vector<double>& val
         reinterpret_cast<int32_t*>(bytes.data())[i] = static_cast<int32_t>(values[i]);
     }
   } else {
-    combine(std::span(&source, 1), Reduction::sum, DType::fp64, dtype, bytes.data(),
+    combine(std::span(&source, 1), CollectiveReduction::sum, DType::fp64, dtype, bytes.data(),
             static_cast<int64_t>(values.size()));
   }
   return bytes;
@@ -65,7 +65,7 @@ inline std::vector<std::byte> encode(DType dtype, const std::vector<double>& val
 inline std::vector<double> decode(DType dtype, std::span<const std::byte> bytes) {
   std::vector<double> values(bytes.size() / size_of(dtype));
   const CombineSource source{bytes.data(), dtype};
-  combine(std::span(&source, 1), Reduction::sum, DType::fp64, DType::fp64,
+  combine(std::span(&source, 1), CollectiveReduction::sum, DType::fp64, DType::fp64,
           reinterpret_cast<std::byte*>(values.data()), static_cast<int64_t>(values.size()));
   return values;
 }
@@ -74,31 +74,31 @@ inline std::vector<double> decode(DType dtype, std::span<const std::byte> bytes)
 class Numbers {
  public:
   struct Message {
-    Region region;
+    PlanRegion region;
     std::vector<std::byte> bytes;
   };
   using Places = std::array<std::vector<std::byte>, 3>;
   explicit Numbers(std::vector<Places> memory) : memory_(std::move(memory)) {}
 
-  Message send(int member, const Region& region) {
+  Message send(int member, const PlanRegion& region) {
     const std::byte* const data = at(member, region);
     return {region, {data, data + region.bytes()}};
   }
   void combine(int member, const Plan& plan, const Step& step, std::span<const Message*> received) {
     std::vector<CombineSource> sources;
     for (size_t i = 0; i < received.size(); ++i) {
-      const Operand& operand = plan.operands[static_cast<size_t>(step.first_operand) + i];
+      const PlanOperand& operand = plan.operands[static_cast<size_t>(step.first_operand) + i];
       sources.push_back({received[i] != nullptr ? received[i]->bytes.data() : at(member, operand.region),
                          operand.region.dtype});
     }
     athanor::combine(sources, plan.reduction, plan.accumulator, step.region.dtype, at(member, step.region),
                      step.region.count);
   }
-  bool overlap(int, const Region&, const Region&) const { return false; }
+  bool overlap(int, const PlanRegion&, const PlanRegion&) const { return false; }
   std::vector<std::byte>& output(size_t member) { return memory_[member][1]; }
 
  private:
-  std::byte* at(int member, const Region& region) {
+  std::byte* at(int member, const PlanRegion& region) {
     return memory_[static_cast<size_t>(member)][static_cast<size_t>(region.place)].data() + region.offset;
   }
   std::vector<Places> memory_;

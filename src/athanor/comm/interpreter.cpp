@@ -138,11 +138,11 @@ void Interpreter::wait_until_taken(int member, uint64_t messages) {
 void Interpreter::combine_arriving(const Step& step) {
   if (take_written(step)) return;
   const Plan& plan = *execution_->plan;
-  const std::span<const Operand> operands(plan.operands.data() + step.first_operand,
-                                          static_cast<size_t>(step.operands));
+  const std::span<const PlanOperand> operands(plan.operands.data() + step.first_operand,
+                                              static_cast<size_t>(step.operands));
   sources_.clear();
   arrivals_.clear();
-  for (const Operand& operand : operands) {
+  for (const PlanOperand& operand : operands) {
     Arrival arrival;
     if (operand.peer >= 0) {
       arrival.rank = execution_->ranks[static_cast<size_t>(operand.peer)];
@@ -183,7 +183,8 @@ void Interpreter::combine_arriving(const Step& step) {
 }
 
 // How many elements of a message can be read, at least one.
-int64_t Interpreter::wait_for_elements(Arrival& arrival, const Operand& operand, int64_t left, bool first) {
+int64_t Interpreter::wait_for_elements(Arrival& arrival, const PlanOperand& operand, int64_t left,
+                                       bool first) {
   const size_t size = size_of(operand.region.dtype);
   Link& link = *arrival.link;
   const auto arrived = [&] { return link.front() != nullptr && link.readable().size() >= size; };

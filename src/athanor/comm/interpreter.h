@@ -50,9 +50,9 @@ class Interpreter {
   void hand_to_readers(const Step& step);
   bool take_written(const Step& step);
   void combine_arriving(const Step& step);
-  int64_t wait_for_elements(Arrival& arrival, const Operand& operand, int64_t left, bool first);
+  int64_t wait_for_elements(Arrival& arrival, const PlanOperand& operand, int64_t left, bool first);
   void wait_until_taken(int member, uint64_t messages);
-  std::byte* at(const Region& region) const {
+  std::byte* at(const PlanRegion& region) const {
     return execution_->places[static_cast<size_t>(region.place)] + region.offset;
   }
 

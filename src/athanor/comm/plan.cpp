@@ -7,7 +7,7 @@
 namespace athanor {
 namespace {
 
-std::string text_of(const Region& region) {
+std::string text_of(const PlanRegion& region) {
   constexpr std::array<std::string_view, 3> places = {"input", "output", "scratch"};
   return fmt::format("{}+{} {}x{}", places[static_cast<size_t>(region.place)], region.offset,
                      name_of(region.dtype), region.count);
@@ -29,7 +29,7 @@ std::string to_text(const Plan& plan) {
       text += fmt::format(" [after {} took #{}]", await.peer, await.message);
     }
     for (int32_t i = 0; i < step.operands; ++i) {
-      const Operand& operand = plan.operands[static_cast<size_t>(step.first_operand + i)];
+      const PlanOperand& operand = plan.operands[static_cast<size_t>(step.first_operand + i)];
       text += operand.peer < 0 ? fmt::format(" {}", text_of(operand.region))
                                : fmt::format(" from {} {}x{}", operand.peer, name_of(operand.region.dtype),
                                              operand.region.count);

@@ -23,7 +23,7 @@ namespace athanor {
 enum class Place : uint8_t { input, output, scratch };
 
 // `count` elements of type `dtype` beginning at byte `offset` of a place.
-struct Region {
+struct PlanRegion {
   Place place = Place::scratch;
   DType dtype = DType::fp32;
   int64_t offset = 0;
@@ -35,9 +35,9 @@ enum class StepKind : uint8_t { send, receive, copy, reduce };
 std::string_view name_of(StepKind kind);
 
 // From `peer` if that is not negative (then only dtype and count of the region mean something).
-struct Operand {
+struct PlanOperand {
   int32_t peer = -1;
-  Region region;
+  PlanRegion region;
 };
 
 // That the peer has taken messages 0 ... message of this plan.
@@ -49,7 +49,7 @@ struct Await {
 struct Step {
   StepKind kind = StepKind::copy;
   int32_t peer = -1;  // of a send
-  Region region;      // what is sent, or where the outcome goes
+  PlanRegion region;  // what is sent, or where the outcome goes
   // Of receive and copy one, of reduce several, combined from the first to the last; converted to the
   // accumulator type before and to the region's type after.
   int32_t first_operand = 0, operands = 0;
@@ -60,11 +60,11 @@ struct Step {
 
 struct Plan {
   Algorithm algorithm = Algorithm::direct;
-  Reduction reduction = Reduction::sum;
+  CollectiveReduction reduction = CollectiveReduction::sum;
   DType accumulator = DType::fp32;
   int64_t scratch_bytes = 0;
   std::vector<Step> steps;
-  std::vector<Operand> operands;
+  std::vector<PlanOperand> operands;
   std::vector<Await> awaits;
   std::vector<int32_t> readers;
 };

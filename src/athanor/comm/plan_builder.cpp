@@ -10,13 +10,13 @@ namespace athanor {
 
 int64_t count_of(const Ranges& ranges) {
   int64_t count = 0;
-  for (const Range& range : ranges) count += range.count;
+  for (const ElementRange& range : ranges) count += range.count;
   return count;
 }
 
 Ranges pieces_of(const Ranges& ranges, int64_t most) {
   Ranges pieces;
-  for (const Range& range : ranges)
+  for (const ElementRange& range : ranges)
     for (int64_t at = range.begin; at < range.end(); at += most)
       pieces.push_back({at, std::min(most, range.end() - at)});
   return pieces;
@@ -35,18 +35,18 @@ PlanBuilder::PlanBuilder(const CollectiveSpec& spec, Algorithm algorithm, int me
   }
 }
 
-Region PlanBuilder::scratch(DType dtype, int64_t count) {
+PlanRegion PlanBuilder::scratch(DType dtype, int64_t count) {
   constexpr int64_t line = 64;
-  const Region region{Place::scratch, dtype, plan_.scratch_bytes, count};
+  const PlanRegion region{Place::scratch, dtype, plan_.scratch_bytes, count};
   plan_.scratch_bytes += (region.bytes() + line - 1) / line * line;
   return region;
 }
 
-Region PlanBuilder::part(const Region& whole, int64_t begin, int64_t count) {
+PlanRegion PlanBuilder::part(const PlanRegion& whole, int64_t begin, int64_t count) {
   return {whole.place, whole.dtype, whole.offset + begin * static_cast<int64_t>(size_of(whole.dtype)), count};
 }
 
-PlanBuilder::Outstanding PlanBuilder::extent(const Region& region) const {
+PlanBuilder::Outstanding PlanBuilder::extent(const PlanRegion& region) const {
   Outstanding extent{static_cast<int>(region.place), region.offset, region.offset + region.bytes(), 0, 0};
   if (region.place == Place::scratch || !shares_storage_) return extent;
   const int64_t base = region.place == Place::input ? input_base_ : output_base_;
@@ -56,7 +56,7 @@ PlanBuilder::Outstanding PlanBuilder::extent(const Region& region) const {
   return extent;
 }
 
-void PlanBuilder::send(int peer, const Region& region) {
+void PlanBuilder::send(int peer, const PlanRegion& region) {
   if (region.count == 0) return;
   note_sent(peer, region);
   Step step;
@@ -66,7 +66,7 @@ void PlanBuilder::send(int peer, const Region& region) {
   plan_.steps.push_back(step);
 }
 
-void PlanBuilder::note_sent(int peer, const Region& region) {
+void PlanBuilder::note_sent(int peer, const PlanRegion& region) {
   const auto index = static_cast<size_t>(peer);
   if (sent_.size() <= index) sent_.resize(index + 1);
   Outstanding outstanding = extent(region);
@@ -75,20 +75,20 @@ void PlanBuilder::note_sent(int peer, const Region& region) {
   outstanding_.push_back(outstanding);
 }
 
-void PlanBuilder::receive(int peer, DType dtype, const Region& target) {
+void PlanBuilder::receive(int peer, DType dtype, const PlanRegion& target) {
   add(StepKind::receive, {from(peer, dtype, target.count)}, target);
 }
 
-void PlanBuilder::copy(const Region& source, const Region& target) {
+void PlanBuilder::copy(const PlanRegion& source, const PlanRegion& target) {
   add(StepKind::copy, {local(source)}, target);
 }
 
-void PlanBuilder::receive_offered(int peer, DType dtype, const Region& target) {
+void PlanBuilder::receive_offered(int peer, DType dtype, const PlanRegion& target) {
   receive(peer, dtype, target);
   if (target.count > 0) plan_.steps.back().offered = true;
 }
 
-void PlanBuilder::reduce(const std::vector<Operand>& operands, const Region& target,
+void PlanBuilder::reduce(const std::vector<PlanOperand>& operands, const PlanRegion& target,
                          const std::vector<int32_t>& readers) {
   add(StepKind::reduce, operands, target);
   if (target.count == 0 || readers.empty()) return;
@@ -98,14 +98,14 @@ void PlanBuilder::reduce(const std::vector<Operand>& operands, const Region& tar
   for (const int32_t reader : readers) note_sent(reader, target);
 }
 
-void PlanBuilder::add(StepKind kind, const std::vector<Operand>& operands, const Region& target) {
+void PlanBuilder::add(StepKind kind, const std::vector<PlanOperand>& operands, const PlanRegion& target) {
   if (target.count == 0) return;
   Step step;
   step.kind = kind;
   step.region = target;
   step.first_operand = static_cast<int32_t>(plan_.operands.size());
   step.operands = static_cast<int32_t>(operands.size());
-  for (const Operand& operand : operands)
+  for (const PlanOperand& operand : operands)
     ATHANOR_ASSERT(operand.region.count == target.count, "{} elements into {}", operand.region.count,
                    target.count);
   plan_.operands.insert(plan_.operands.end(), operands.begin(), operands.end());

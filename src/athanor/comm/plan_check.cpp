@@ -66,7 +66,7 @@ class Expressions {
 class Symbols {
  public:
   struct Message {
-    Region region;
+    PlanRegion region;
     std::vector<int> values;
   };
 
@@ -75,13 +75,13 @@ class Symbols {
     for (size_t member = 0; member < specs.size(); ++member) fill(member, plans[member]);
   }
 
-  Message send(int member, const Region& region) { return {region, read(member, region)}; }
+  Message send(int member, const PlanRegion& region) { return {region, read(member, region)}; }
 
   void combine(int member, const Plan& plan, const Step& step, std::span<const Message*> received) {
     if (!stays_in_place(member, plan, step)) check_overwriting(member, plan, step);
     std::vector<int> values;
     for (size_t i = 0; i < received.size(); ++i) {
-      const Operand& operand = plan.operands[static_cast<size_t>(step.first_operand) + i];
+      const PlanOperand& operand = plan.operands[static_cast<size_t>(step.first_operand) + i];
       const std::vector<int> more =
           received[i] != nullptr ? received[i]->values : read(member, operand.region);
       if (i == 0) {
@@ -98,7 +98,7 @@ class Symbols {
     write(member, step.region, values);
   }
 
-  bool overlap(int member, const Region& a, const Region& b) const {
+  bool overlap(int member, const PlanRegion& a, const PlanRegion& b) const {
     const Extent first = extent(member, a), second = extent(member, b);
     return first.space == second.space && first.begin < second.end && second.begin < first.end;
   }
@@ -109,8 +109,8 @@ class Symbols {
       const auto m = static_cast<int>(member);
       const int64_t count = output_count(specs_[member], m);
       for (int64_t element = 0; element < count; ++element) {
-        const Region cell{Place::output, specs_[member].dtype,
-                          element * static_cast<int64_t>(size_of(specs_[member].dtype)), 1};
+        const PlanRegion cell{Place::output, specs_[member].dtype,
+                              element * static_cast<int64_t>(size_of(specs_[member].dtype)), 1};
         const int value = read(m, cell)[0];
         if (expressions_.contributions(value) != expected(m, element))
           throw std::runtime_error(
@@ -154,7 +154,7 @@ class Symbols {
     write(m, {Place::input, spec.dtype, 0, input_count(spec, m)}, values);
   }
 
-  Extent extent(int member, const Region& region) const {
+  Extent extent(int member, const PlanRegion& region) const {
     const Memory& memory = memory_[static_cast<size_t>(member)];
     int64_t begin = region.offset;
     auto space = static_cast<int>(region.place);
@@ -164,7 +164,7 @@ class Symbols {
     return {space, begin, begin + region.bytes()};
   }
 
-  int& cell(int member, const Region& region, int64_t element) {
+  int& cell(int member, const PlanRegion& region, int64_t element) {
     const Extent where = extent(member, region);
     auto& place = memory_[static_cast<size_t>(member)].places[static_cast<size_t>(where.space)];
     const int64_t size = static_cast<int64_t>(size_of(region.dtype));
@@ -174,7 +174,7 @@ class Symbols {
     return place[static_cast<size_t>(at)];
   }
 
-  std::vector<int> read(int member, const Region& region) {
+  std::vector<int> read(int member, const PlanRegion& region) {
     std::vector<int> values;
     for (int64_t e = 0; e < region.count; ++e) {
       values.push_back(cell(member, region, e));
@@ -184,7 +184,7 @@ class Symbols {
     return values;
   }
 
-  void write(int member, const Region& region, const std::vector<int>& values) {
+  void write(int member, const PlanRegion& region, const std::vector<int>& values) {
     const auto size = static_cast<int64_t>(size_of(region.dtype));
     for (int64_t e = 0; e < region.count; ++e) {
       int* const first = &cell(member, region, e);
@@ -196,7 +196,7 @@ class Symbols {
   // A copy of a region to itself changes nothing.
   bool stays_in_place(int member, const Plan& plan, const Step& step) const {
     if (step.kind != StepKind::copy) return false;
-    const Region& source = plan.operands[static_cast<size_t>(step.first_operand)].region;
+    const PlanRegion& source = plan.operands[static_cast<size_t>(step.first_operand)].region;
     const Extent from = extent(member, source), to = extent(member, step.region);
     return source.dtype == step.region.dtype && from.space == to.space && from.begin == to.begin;
   }
@@ -212,7 +212,7 @@ class Symbols {
         taken[await.peer] = std::max(taken[await.peer], await.message + 1);
       }
     std::map<int32_t, int64_t> sent;
-    const auto check = [&](int32_t peer, const Region& region) {
+    const auto check = [&](int32_t peer, const PlanRegion& region) {
       const int64_t message = sent[peer]++;
       const Extent source = extent(member, region);
       if (message >= taken[peer] && source.space == target.space && source.begin < target.end &&

@@ -18,10 +18,10 @@
 namespace athanor {
 
 // Machine has
-//   Message: what a send hands over; with `Region region`
-//   Message send(int member, const Region&)
+//   Message: what a send hands over; with `PlanRegion region`
+//   Message send(int member, const PlanRegion&)
 //   void combine(int member, const Plan&, const Step&, std::span<const Message*> received)
-//   bool overlap(int member, const Region&, const Region&)
+//   bool overlap(int member, const PlanRegion&, const PlanRegion&)
 // where `received` has one entry an operand, null for local ones. An exception ends the run.
 template <class Machine>
 class PlanRun {
@@ -109,10 +109,10 @@ class PlanRun {
     }
   }
 
-  bool touches(size_t member, const Plan& plan, const Step& step, const Region& region) {
+  bool touches(size_t member, const Plan& plan, const Step& step, const PlanRegion& region) {
     if (machine_.overlap(static_cast<int>(member), step.region, region)) return true;
     for (int32_t i = 0; i < step.operands; ++i) {
-      const Operand& operand = plan.operands[static_cast<size_t>(step.first_operand + i)];
+      const PlanOperand& operand = plan.operands[static_cast<size_t>(step.first_operand + i)];
       if (operand.peer < 0 && machine_.overlap(static_cast<int>(member), operand.region, region)) return true;
     }
     return false;
@@ -121,12 +121,12 @@ class PlanRun {
   bool try_combine(size_t member, const Plan& plan, const Step& step) {
     received_.clear();
     for (int32_t i = 0; i < step.operands; ++i) {
-      const Operand& operand = plan.operands[static_cast<size_t>(step.first_operand + i)];
+      const PlanOperand& operand = plan.operands[static_cast<size_t>(step.first_operand + i)];
       received_.push_back(nullptr);
       if (operand.peer < 0) continue;
       Channel& from = channel(static_cast<size_t>(operand.peer), member);
       if (from.waiting.empty()) return false;
-      const Region& sent = from.waiting.front().region;
+      const PlanRegion& sent = from.waiting.front().region;
       if (sent.count != operand.region.count || sent.dtype != operand.region.dtype) {
         fault_ = fmt::format("member {} expects {} {} from member {}, which sent {} {}", member,
                              operand.region.count, name_of(operand.region.dtype), operand.peer, sent.count,
@@ -137,7 +137,7 @@ class PlanRun {
     }
     machine_.combine(static_cast<int>(member), plan, step, received_);
     for (int32_t i = 0; i < step.operands; ++i) {
-      const Operand& operand = plan.operands[static_cast<size_t>(step.first_operand + i)];
+      const PlanOperand& operand = plan.operands[static_cast<size_t>(step.first_operand + i)];
       if (operand.peer < 0) continue;
       Channel& from = channel(static_cast<size_t>(operand.peer), member);
       from.waiting.pop_front();

@@ -69,10 +69,10 @@ void load(const std::byte* data, int64_t first, int64_t count, Accumulator* __re
 }
 
 template <class Accumulator, class T>
-void accumulate(const std::byte* data, int64_t first, int64_t count, Reduction reduction,
+void accumulate(const std::byte* data, int64_t first, int64_t count, CollectiveReduction reduction,
                 Accumulator* __restrict values) {
   const T* const from = reinterpret_cast<const T*>(data) + first;
-  if (reduction == Reduction::sum) {
+  if (reduction == CollectiveReduction::sum) {
     for (int64_t i = 0; i < count; ++i) values[i] = sum(values[i], convert<Accumulator>(from[i]));
   } else {
     for (int64_t i = 0; i < count; ++i) values[i] = larger(values[i], convert<Accumulator>(from[i]));
@@ -81,8 +81,8 @@ void accumulate(const std::byte* data, int64_t first, int64_t count, Reduction r
 
 // Two sources of the target's own type in one go.
 template <class T>
-void combine_pair(const T* a, const T* b, Reduction reduction, T* target, int64_t count) {
-  if (reduction == Reduction::sum) {
+void combine_pair(const T* a, const T* b, CollectiveReduction reduction, T* target, int64_t count) {
+  if (reduction == CollectiveReduction::sum) {
     for (int64_t i = 0; i < count; ++i) target[i] = sum(a[i], b[i]);
   } else {
     for (int64_t i = 0; i < count; ++i) target[i] = larger(a[i], b[i]);
@@ -90,7 +90,7 @@ void combine_pair(const T* a, const T* b, Reduction reduction, T* target, int64_
 }
 
 template <class Accumulator>
-void combine_as(std::span<const CombineSource> sources, Reduction reduction, DType target_type,
+void combine_as(std::span<const CombineSource> sources, CollectiveReduction reduction, DType target_type,
                 std::byte* target, int64_t count) {
   const DType own = dtype_of<Accumulator>::value;
   if (sources.size() == 2 && target_type == own && sources[0].dtype == own && sources[1].dtype == own) {
@@ -119,7 +119,7 @@ void combine_as(std::span<const CombineSource> sources, Reduction reduction, DTy
 
 }  // namespace
 
-void combine(std::span<const CombineSource> sources, Reduction reduction, DType accumulator,
+void combine(std::span<const CombineSource> sources, CollectiveReduction reduction, DType accumulator,
              DType target_type, std::byte* target, int64_t count) {
   if (count == 0) return;
   if (sources.size() == 1 && sources[0].dtype == target_type) {

@@ -19,7 +19,7 @@ struct CombineSource {
 // target[i] = ((source 0 [i] o source 1 [i]) o source 2 [i]) ..., each source converted to `accumulator`
 // first and the outcome to `target_type` last, for i < count. One source of the target's type is copied as it
 // is. The target may be one of the sources, not overlap one otherwise. Data is aligned to its type.
-void combine(std::span<const CombineSource> sources, Reduction reduction, DType accumulator,
+void combine(std::span<const CombineSource> sources, CollectiveReduction reduction, DType accumulator,
              DType target_type, std::byte* target, int64_t count);
 
 }  // namespace athanor

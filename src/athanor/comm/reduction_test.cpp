@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-std::vector<double> combined(Reduction reduction, DType dtype,
+std::vector<double> combined(CollectiveReduction reduction, DType dtype,
                              const std::vector<std::vector<double>>& values) {
   std::vector<std::vector<std::byte>> storage;
   std::vector<CombineSource> sources;
@@ -33,30 +33,31 @@ TEST(Combine, SumsAndTakesTheLargest) {
             sum[i] += values[s][i];
             largest[i] = std::max(largest[i], values[s][i]);
           }
-        EXPECT_EQ(combined(Reduction::sum, dtype, values), sum) << name_of(dtype) << " " << count;
-        EXPECT_EQ(combined(Reduction::max, dtype, values), largest) << name_of(dtype) << " " << count;
+        EXPECT_EQ(combined(CollectiveReduction::sum, dtype, values), sum) << name_of(dtype) << " " << count;
+        EXPECT_EQ(combined(CollectiveReduction::max, dtype, values), largest)
+            << name_of(dtype) << " " << count;
       }
 }
 
 TEST(Combine, SumsFromFirstToLast) {
-  EXPECT_EQ(combined(Reduction::sum, DType::fp32, {{1e8}, {-1e8}, {1}}), std::vector<double>{1});
-  EXPECT_EQ(combined(Reduction::sum, DType::fp32, {{1}, {1e8}, {-1e8}}), std::vector<double>{0});
+  EXPECT_EQ(combined(CollectiveReduction::sum, DType::fp32, {{1e8}, {-1e8}, {1}}), std::vector<double>{1});
+  EXPECT_EQ(combined(CollectiveReduction::sum, DType::fp32, {{1}, {1e8}, {-1e8}}), std::vector<double>{0});
 }
 
 TEST(Combine, RoundsOnce) {
   // 256 + 1 + 1 in bf16 steps would stay at 256.
-  EXPECT_EQ(combined(Reduction::sum, DType::bf16, {{256}, {1}, {1}}), std::vector<double>{258});
+  EXPECT_EQ(combined(CollectiveReduction::sum, DType::bf16, {{256}, {1}, {1}}), std::vector<double>{258});
 }
 
 TEST(Combine, TheLargestOfNothingANumberIsNotANumber) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16, DType::fp16})
     for (const auto& values : {std::vector<std::vector<double>>{{nan}, {1}}, {{1}, {nan}}, {{1}, {nan}, {2}}})
-      EXPECT_TRUE(std::isnan(combined(Reduction::max, dtype, values)[0]));
+      EXPECT_TRUE(std::isnan(combined(CollectiveReduction::max, dtype, values)[0]));
 }
 
 TEST(Combine, IntegersWrap) {
-  EXPECT_EQ(combined(Reduction::sum, DType::int32, {{2147483647.0}, {1}}),
+  EXPECT_EQ(combined(CollectiveReduction::sum, DType::int32, {{2147483647.0}, {1}}),
             std::vector<double>{-2147483648.0});
 }
 
@@ -65,7 +66,7 @@ TEST(Combine, TheTargetMayBeASource) {
   const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
   const std::vector<CombineSource> sources{
       {bytes(a), DType::fp32}, {bytes(b), DType::fp32}, {bytes(c), DType::fp32}};
-  combine(sources, Reduction::sum, DType::fp32, DType::fp32, bytes(b), 3);
+  combine(sources, CollectiveReduction::sum, DType::fp32, DType::fp32, bytes(b), 3);
   EXPECT_EQ(b, (std::vector<float>{111, 222, 333}));
 }
 

@@ -90,7 +90,7 @@ std::shared_ptr<std::byte> RegionRegistry::allocate(int64_t bytes) {
         fmt::format("not enough memory: {} bytes ({:.2f} GiB) asked for, the machine has {:.2f} GiB", bytes,
                     static_cast<double>(bytes) / (1 << 30), static_cast<double>(physical) / (1 << 30)),
         "use a smaller model, micro-batch or sequence, or recomputation");
-  Region region;
+  PlanRegion region;
   const uint64_t length = static_cast<uint64_t>(std::max<int64_t>(bytes, 1));
   region.file = create_memory_file("athanor-region", length);
   region.mapping = Mapping(region.file, 0, length);

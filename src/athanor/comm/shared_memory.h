@@ -84,7 +84,7 @@ class RegionRegistry : public std::enable_shared_from_this<RegionRegistry> {
   std::optional<SharedPlace> find(const std::byte* data, uint64_t bytes) const;
 
  private:
-  struct Region {
+  struct PlanRegion {
     uint32_t number = 0;
     Descriptor file;
     Mapping mapping;
@@ -95,7 +95,7 @@ class RegionRegistry : public std::enable_shared_from_this<RegionRegistry> {
   std::shared_ptr<void> keep_alive_;
   mutable std::mutex mutex_;
   uint32_t versions_ = 0;
-  std::map<const std::byte*, Region> regions_;  // by address
+  std::map<const std::byte*, PlanRegion> regions_;  // by address
 };
 
 // The regions of a peer, mapped when they are first used.
