@@ -87,8 +87,8 @@ class Sharder {
   void place_outputs(bool gradients) {
     for (const ValueId id : global().outputs) {
       const Value& value = global().value(id);
-      const bool as_it_is = value.role == Role::parameter_gradient || value.role == Role::scalar ||
-                            value.role == Role::cache;
+      const bool as_it_is =
+          value.role == Role::parameter_gradient || value.role == Role::scalar || value.role == Role::cache;
       const bool backward = value.role == Role::parameter_gradient || value.role == Role::residual_gradient;
       if (placed_.contains(id) || !sharded_.defined(id) || (backward && !gradients)) continue;
       const Placements wanted = as_it_is ? sharded_.placements(id) : boundary(id);

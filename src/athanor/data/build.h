@@ -60,9 +60,9 @@ struct BuildReport {
 std::string work_folder(const BuildOptions& options);
 
 // Writes PREFIX.tokens, or PREFIX.train.tokens, PREFIX.validation.tokens and PREFIX.test.tokens where there
-// is a split (.bin and .idx for the format of Megatron), and PREFIX.tokenizer.json, which stays as it is if it
-// gives the same ids. Refuses existing files unless `overwrite`, those that are inputs always, texts without
-// a document, parts without one, and unlearned tokens in a format without them.
+// is a split (.bin and .idx for the format of Megatron), and PREFIX.tokenizer.json, which stays as it is if
+// it gives the same ids. Refuses existing files unless `overwrite`, those that are inputs always, texts
+// without a document, parts without one, and unlearned tokens in a format without them.
 BuildReport build_dataset(FileEnvironment& files, const BuildOptions& options,
                           const std::function<void(const BuildProgress&)>& progress);
 
