@@ -55,7 +55,64 @@ BucketTable owned_members(const BucketTable& table, const Mesh& mesh, const Coor
   return owned;
 }
 
+// Appends `next`, or lengthens the last run by it.
+void append(std::vector<StoredRun>& runs, const StoredRun& next) {
+  if (next.length <= 0) return;
+  if (!runs.empty()) {
+    StoredRun& last = runs.back();
+    if (last.local_first + last.length == next.local_first &&
+        last.global_first + last.length == next.global_first) {
+      last.length += next.length;
+      return;
+    }
+  }
+  runs.push_back(next);
+}
+
 }  // namespace
+
+std::vector<StoredRun> stored_runs(const Shape& shape, const Placements& placements, const Mesh& mesh,
+                                   const Coordinates& coordinates) {
+  const auto stored = stored_ranges(shape, placements, mesh, coordinates);
+  // From the last dim outwards: the runs of the dims behind, repeated for each index of this one.
+  std::vector<StoredRun> runs{{0, 0, 1}};
+  int64_t local_stride = 1, global_stride = 1;
+  for (int dim = shape.rank() - 1; dim >= 0; --dim) {
+    const bool whole = runs.size() == 1 && runs[0].local_first == 0 && runs[0].global_first == 0 &&
+                       runs[0].length == local_stride && local_stride == global_stride;
+    std::vector<StoredRun> outer;
+    int64_t position = 0;
+    for (const Range& range : stored[static_cast<size_t>(dim)]) {
+      const int64_t end = std::min(range.end, shape[dim]);
+      if (whole) {
+        append(outer,
+               {position * local_stride, range.begin * global_stride, (end - range.begin) * local_stride});
+      } else {
+        for (int64_t index = range.begin; index < end; ++index) {
+          const int64_t local = (position + index - range.begin) * local_stride;
+          for (const StoredRun& run : runs) {
+            append(outer, {local + run.local_first, index * global_stride + run.global_first, run.length});
+          }
+        }
+      }
+      position += range.size();
+    }
+    runs = std::move(outer);
+    local_stride *= position;
+    global_stride *= shape[dim];
+  }
+  return runs;
+}
+
+std::vector<StoredRun> part_of_runs(const std::vector<StoredRun>& runs, int64_t first, int64_t length) {
+  std::vector<StoredRun> part;
+  for (const StoredRun& run : runs) {
+    const int64_t begin = std::max(run.local_first, first);
+    const int64_t end = std::min(run.local_first + run.length, first + length);
+    append(part, {begin - first, run.global_first + begin - run.local_first, end - begin});
+  }
+  return part;
+}
 
 BucketTable table_of_part(const BucketTable& table, int64_t first, int64_t length) {
   BucketTable part{.name = table.name, .members = {}};

@@ -1,12 +1,31 @@
 // Which part of an operation's operands a rank has: where it begins, and what lies in it of a bucket.
 //
-// Called when a program is loaded for a rank: the program is the same for all ranks, their coordinates are
-// not. Thread safety: pure functions.
+// Called when a program is loaded for a rank (the program is the same for all ranks, their coordinates are
+// not), and where a tensor that lies on many ranks is read or written whole (checkpoints).
+// Thread safety: pure functions.
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 #include "athanor/ir/graph.h"
 
 namespace athanor {
+
+// `length` elements of a rank's storage, from `local_first` on, that are the elements of the whole, row-major
+// tensor from `global_first` on.
+struct StoredRun {
+  int64_t local_first = 0, global_first = 0, length = 0;
+  friend bool operator==(const StoredRun&, const StoredRun&) = default;
+};
+
+// Which elements of the tensor the rank at `coordinates` stores, and where: ascending by local_first, as few
+// runs as possible. Elements of the storage that are in no run are padding.
+std::vector<StoredRun> stored_runs(const Shape& shape, const Placements& placements, const Mesh& mesh,
+                                   const Coordinates& coordinates);
+
+// The runs of elements [first, first + length) of that storage, counted from `first`.
+std::vector<StoredRun> part_of_runs(const std::vector<StoredRun>& runs, int64_t first, int64_t length);
 
 // The global index of the first element that the rank holds of the dim that the operation's `extent` is the
 // whole length of: rows of an embedding table, depth of a product, columns of logits, query heads. At or

@@ -75,7 +75,39 @@ std::vector<int> cutting_axes(const Placements& placements) {
   return axes;
 }
 
+// The axes that number the ranks, the fastest first.
+constexpr std::array<Axis, 5> numbering_axes = {Axis::tensor, Axis::context, Axis::shard, Axis::replica,
+                                                Axis::pipeline};
+
 }  // namespace
+
+int64_t Mesh::ranks() const {
+  int64_t ranks = 1;
+  for (const Axis axis : numbering_axes) ranks *= size(axis);
+  return ranks;
+}
+
+Coordinates coordinates_of(const Mesh& mesh, int32_t rank) {
+  ATHANOR_ASSERT(rank >= 0 && rank < mesh.ranks(), "rank {} of {}", rank, mesh.ranks());
+  Coordinates coordinates{};
+  for (const Axis axis : numbering_axes) {
+    coordinates[static_cast<size_t>(axis)] = rank % mesh.size(axis);
+    rank /= mesh.size(axis);
+  }
+  return coordinates;
+}
+
+int32_t rank_of(const Mesh& mesh, const Coordinates& coordinates) {
+  int32_t rank = 0, stride = 1;
+  for (const Axis axis : numbering_axes) {
+    ATHANOR_ASSERT(coordinate(coordinates, axis) >= 0 && coordinate(coordinates, axis) < mesh.size(axis),
+                   "coordinate {} of {} on axis {}", coordinate(coordinates, axis), mesh.size(axis),
+                   name_of(axis));
+    rank += coordinate(coordinates, axis) * stride;
+    stride *= mesh.size(axis);
+  }
+  return rank;
+}
 
 std::vector<std::vector<Range>> stored_ranges(const Shape& shape, const Placements& placements,
                                               const Mesh& mesh, const Coordinates& coordinates) {

@@ -24,6 +24,8 @@ inline constexpr int axis_count = 7;
 struct Mesh {
   std::array<int32_t, axis_count> sizes{1, 1, 1, 1, 1, 1, 1};
   int32_t size(Axis axis) const { return sizes[static_cast<size_t>(axis)]; }
+  // Of pipeline x replica x shard x context x tensor.
+  int64_t ranks() const;
   friend bool operator==(const Mesh&, const Mesh&) = default;
 };
 
@@ -31,6 +33,10 @@ using Coordinates = std::array<int32_t, axis_count>;
 inline int32_t coordinate(const Coordinates& at, Axis axis) {
   return at[static_cast<size_t>(axis)];
 }
+
+// Ranks are numbered in mesh order, axis tensor fastest. The coordinates on the expert axes are 0.
+Coordinates coordinates_of(const Mesh& mesh, int32_t rank);
+int32_t rank_of(const Mesh& mesh, const Coordinates& coordinates);
 
 enum class PlacementKind : uint8_t { replicate, shard, partial };
 // zigzag: part i of n holds pieces i and 2n-1-i of 2n, which balances causal attention.

@@ -264,6 +264,19 @@ TEST(Placement, AnInnerAxisCutsWhatALaterAxisLeft) {
   EXPECT_EQ(owned_ranges({8}, placements, mesh, at)[0], (std::vector<Range>{{6, 8}}));
 }
 
+TEST(Placement, RanksAreNumberedInMeshOrderTensorFastest) {
+  Mesh mesh;
+  mesh.sizes = {2, 3, 1, 2, 4, 1, 1};
+  EXPECT_EQ(mesh.ranks(), 48);
+  int32_t rank = 0;
+  for_each_rank(mesh, [&](const Coordinates& at) {
+    EXPECT_EQ(coordinates_of(mesh, rank), at);
+    EXPECT_EQ(rank_of(mesh, at), rank);
+    ++rank;
+  });
+  EXPECT_EQ(rank, 48);
+}
+
 TEST(Placement, OnePlacementParsesBack) {
   for (const char* text : {"replicate", "partial(sum)", "partial(max)", "shard(0)", "shard(2 zigzag)",
                            "shard(1 zigzag unit 4 repeat 2 partial inner)", "shard(1 inner)"}) {
