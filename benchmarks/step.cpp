@@ -64,6 +64,7 @@ Batch random_batch(const RunOptions& options, uint64_t number) {
     batch.positions.push_back(static_cast<int32_t>(i % static_cast<size_t>(batch.sequence_length)));
     batch.documents.push_back(0);
   }
+  batch.indices = whole_indices(batch.samples, batch.sequence_length);
   for (int64_t sample = 0; sample < batch.samples; ++sample) batch.sample_ids.push_back(sample);
   return batch;
 }

@@ -130,6 +130,7 @@ std::vector<Batch> ModelFixture::micro_batches(int64_t step, int64_t samples) co
     take("labels", batch.labels);
     take("positions", batch.positions);
     take("documents", batch.documents);
+    batch.indices = whole_indices(samples, tokens_);
     for (int64_t s = 0; s < samples; ++s) batch.sample_ids.push_back(step * samples_ + first + s);
     result.push_back(std::move(batch));
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "athanor/base/error.h"
+#include "athanor/cli/mesh_options.h"
 #include "athanor/cli/option_value.h"
 #include "athanor/train/schedule.h"
 
@@ -223,13 +224,15 @@ void add_train_rows(OptionTable& table, RunOptions& run) {
       .at_most(1e12);
   table
       .add("train.micro_batch", run.micro_batch,
-           "Samples computed at once. May change on resume where train.batch is set, and with a ramp "
+           "Samples that a rank computes at once. May change on resume where train.batch is set, and with a "
+           "ramp "
            "train.batch_ramp_step too: the samples of a step stay, sums change by rounding.")
       .at_least(1)
       .at_most(1 << 20);
   table
       .add("train.batch", run.batch.batch,
-           "Samples of an optimizer step, a multiple of train.micro_batch; 0: one micro-batch.")
+           "Samples of an optimizer step, over all ranks: a multiple of mesh.replica x mesh.shard x "
+           "train.micro_batch; 0: so many.")
       .at_least(0)
       .at_most(1 << 30);
   table
@@ -238,7 +241,8 @@ void add_train_rows(OptionTable& table, RunOptions& run) {
       .at_least(0)
       .at_most(1 << 30);
   table
-      .add("train.batch_ramp_step", run.batch.ramp_step, "Growth of the batch at a time; 0: one micro-batch.")
+      .add("train.batch_ramp_step", run.batch.ramp_step,
+           "Growth of the batch at a time; 0: one micro-batch of each rank.")
       .at_least(0)
       .at_most(1 << 30);
   table
@@ -445,6 +449,7 @@ void add_run_options(OptionTable& table, RunOptions& options) {
   add_data_rows(table, options.data);
   add_train_rows(table, options);
   add_optimizer_rows(table, options.compile.optimizer);
+  add_mesh_rows(table, options);
   add_watching_rows(table, options);
   add_output_rows(table, options);
 }
@@ -459,7 +464,7 @@ void validate(const RunOptions& options) {
     throw_user_error(fmt::format("a step of this model needs about {:.1e} bytes", bytes),
                      "check model.*, train.micro_batch and data.sequence_length");
   }
-  validate_batch(options.batch, options.micro_batch);
+  validate_mesh(options);
   if (options.schedule.minimum_rate > options.schedule.rate) {
     throw_user_error(fmt::format("train.minimum_rate {} is above train.learning_rate {}",
                                  options.schedule.minimum_rate, options.schedule.rate),
@@ -480,11 +485,11 @@ void validate(const RunOptions& options) {
   }
   // A program has a call for each block and micro-batch, forward and backward, and a run has a program for
   // each number of micro-batches. Bounded before the counts are listed one by one.
-  const int64_t full = std::max(options.batch.batch, options.micro_batch);
-  const int64_t growth = options.batch.ramp_from == 0
-                             ? full
-                             : (options.batch.ramp_step > 0 ? options.batch.ramp_step : options.micro_batch);
-  const int64_t largest = full / options.micro_batch;
+  const int64_t at_once = options.samples_at_once();
+  const int64_t full = std::max(options.batch.batch, at_once);
+  const int64_t growth =
+      options.batch.ramp_from == 0 ? full : (options.batch.ramp_step > 0 ? options.batch.ramp_step : at_once);
+  const int64_t largest = full / at_once;
   const int64_t programs = 1 + full / std::max<int64_t>(growth, 1);
   const double calls = static_cast<double>(programs) * static_cast<double>(largest) * 2 *
                        static_cast<double>(options.model.layers + 2);

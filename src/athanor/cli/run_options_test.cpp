@@ -102,13 +102,15 @@ TEST(RunOptions, UnknownNamesGetTheNearestOne) {
 
 TEST(RunOptions, OnlyWhatLeavesTheNumbersAloneMayChangeOnResume) {
   RunConfiguration run;
-  for (const char* name : {"model.layers", "data.train", "data.sequence_length", "train.seed",
-                           "train.precision", "train.batch", "train.micro_batch", "train.learning_rate",
-                           "optimizer.beta2", "train.steps", "run.kernels", "train.head_chunk_tokens"}) {
+  for (const char* name :
+       {"model.layers", "data.train", "data.sequence_length", "train.seed", "train.precision", "train.batch",
+        "train.micro_batch", "train.learning_rate", "optimizer.beta2", "train.steps", "run.kernels",
+        "train.head_chunk_tokens", "mesh.replica", "mesh.shard"}) {
     EXPECT_FALSE(run.table.at(name).may_change_on_resume()) << name;
   }
   for (const char* name : {"train.threads", "train.recompute", "run.wall_time_seconds", "validation.every",
-                           "checkpoint.every", "sample.length", "debug.dump", "run.name", "spike.policy"}) {
+                           "checkpoint.every", "sample.length", "debug.dump", "run.name", "spike.policy",
+                           "mesh.context", "mesh.tensor", "mesh.zero", "comm.algorithm"}) {
     EXPECT_TRUE(run.table.at(name).may_change_on_resume()) << name;
   }
   for (const OptionRow& row : run.table.rows()) {
@@ -127,6 +129,12 @@ TEST(RunOptions, ContradictionsAreRefusedByName) {
       {{"model.heads=5"}, "model.heads"},
       {{"model.heads=12", "model.key_value_heads=5"}, "model.key_value_heads"},
       {{"train.batch=12"}, "train.batch 12 is not a multiple of train.micro_batch 8"},
+      {{"train.batch=16", "mesh.shard=3"},
+       "mesh.replica 1 x mesh.shard 3 x train.micro_batch 8 (0 x 24 + 16)"},
+      {{"mesh.pipeline=2"}, "mesh.pipeline is 2: pipelines are not there yet"},
+      {{"mesh.shard=1M", "mesh.tensor=2"}, "the mesh has 2000000 ranks"},
+      {{"mesh.zero=4"}, "mesh.zero"},
+      {{"mesh.tensor=8", "model.norm_epsilon=0", "model.query_key_norm=true"}, "model.norm_epsilon"},
       {{"train.batch_ramp_from=8", "train.batch=16"}, "train.batch_ramp_samples"},
       {{"train.minimum_rate=1", "train.learning_rate=0.1"}, "train.minimum_rate"},
       {{"optimizer.trust_low=2", "optimizer.trust_high=1"}, "optimizer.trust_high"},

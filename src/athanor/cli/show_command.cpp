@@ -46,7 +46,7 @@ EngineOptions engine_options(const RunOptions& run, ProgramKind kind) {
   options.sequence_length = run.data.sequence_length;
   options.micro_batch_counts.clear();
   if (kind == ProgramKind::train) {
-    options.micro_batch_counts.push_back(micro_batch_counts(run.batch, run.micro_batch).back());
+    options.micro_batch_counts.push_back(micro_batch_counts(run.batch, run.samples_at_once()).back());
   }
   if (kind == ProgramKind::validate) options.validation_micro_batch = run.micro_batch;
   if (uses_cache(kind)) {  // a prompt as long as a training sample, or one token of each of a micro-batch

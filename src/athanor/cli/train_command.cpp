@@ -64,7 +64,10 @@ std::vector<std::string> check_resume(RunConfiguration& run, const std::string& 
   RunConfiguration saved;
   apply_toml(saved.table, saved_text, "the saved configuration");
   if (steps_may_change(saved.options)) run.table.at("train.steps").may_change();
-  if (micro_batch_may_change(saved.options.batch)) run.table.at("train.micro_batch").may_change();
+  if (micro_batch_may_change(saved.options.batch)) {
+    for (const char* name : {"train.micro_batch", "mesh.replica", "mesh.shard"})
+      run.table.at(name).may_change();
+  }
   if (run.options.data.change) {
     for (const char* name : {"data.train", "data.blend"}) run.table.at(name).may_change();
   }

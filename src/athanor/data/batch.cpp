@@ -1,6 +1,7 @@
 #include "athanor/data/batch.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "athanor/base/error.h"
@@ -30,6 +31,13 @@ double SampleSet::padding() const {
   return 1 - static_cast<double>(packing_->places()) / all;
 }
 
+std::vector<int32_t> whole_indices(int64_t samples, int64_t sequence_length) {
+  std::vector<int32_t> indices(static_cast<size_t>(samples * sequence_length));
+  for (auto row = indices.begin(); row != indices.end(); row += sequence_length)
+    std::iota(row, row + sequence_length, 0);
+  return indices;
+}
+
 Batch empty_batch(std::span<const int64_t> sample_ids, int64_t sequence_length) {
   const auto elements = sample_ids.size() * static_cast<size_t>(sequence_length);
   return {.samples = static_cast<int64_t>(sample_ids.size()),
@@ -38,6 +46,7 @@ Batch empty_batch(std::span<const int64_t> sample_ids, int64_t sequence_length) 
           .labels = std::vector<int32_t>(elements, ignored_label),
           .positions = std::vector<int32_t>(elements),
           .documents = std::vector<int32_t>(elements),
+          .indices = whole_indices(static_cast<int64_t>(sample_ids.size()), sequence_length),
           .sample_ids = {sample_ids.begin(), sample_ids.end()}};
 }
 
@@ -133,14 +142,14 @@ int64_t ValidationBatches::batch_count() const {
   return sample_count_ / micro_batch_ + (sample_count_ % micro_batch_ != 0 ? 1 : 0);
 }
 
-Batch ValidationBatches::batch(int64_t number) const {
+std::vector<int64_t> ValidationBatches::sample_ids(int64_t number) const {
   ATHANOR_ASSERT(number >= 0 && number < batch_count(), "batch {} of {}", number, batch_count());
   std::vector<int64_t> ids(static_cast<size_t>(micro_batch_), no_sample);
   for (size_t row = 0; row < ids.size(); ++row) {
     const int64_t sample = number * micro_batch_ + static_cast<int64_t>(row);
     if (sample < sample_count_) ids[row] = sample;
   }
-  return samples_->cut(ids);
+  return ids;
 }
 
 }  // namespace athanor

@@ -25,8 +25,12 @@ struct Batch {
   std::vector<int32_t> labels;      // the token that follows; ignored_label where it is not learned
   std::vector<int32_t> positions;   // counted from 0 in the window or, by option, in the document
   std::vector<int32_t> documents;   // by option counted from 0 in the window: attention stays within one
+  std::vector<int32_t> indices;     // places in the whole sequence, which a rank may have only parts of
   std::vector<int64_t> sample_ids;  // [samples]
 };
+
+// 0 .. sequence_length - 1 for each sample: the indices of whole sequences.
+std::vector<int32_t> whole_indices(int64_t samples, int64_t sequence_length);
 
 // Where batches come from, by sample id.
 class SampleReader {
@@ -82,13 +86,14 @@ class SampleSet final : public SampleReader {
 // for by number, so every pass begins at the beginning and sees the same.
 class ValidationBatches {
  public:
-  // At most `max_samples` samples (0: all of one epoch), `micro_batch` a batch.
+  // At most `max_samples` samples (0: all of one epoch), `micro_batch` a batch of all ranks together.
   ValidationBatches(std::shared_ptr<const SampleSet> samples, int64_t micro_batch, int64_t max_samples);
 
   int64_t sample_count() const { return sample_count_; }
   int64_t batch_count() const;
-  // The last batch is filled up with rows of no sample.
-  Batch batch(int64_t number) const;
+  // Of a batch; the last one is filled up with rows of no sample.
+  std::vector<int64_t> sample_ids(int64_t number) const;
+  Batch batch(int64_t number) const { return samples_->cut(sample_ids(number)); }
 
  private:
   std::shared_ptr<const SampleSet> samples_;

@@ -49,6 +49,7 @@ class Windows {
     batch.positions.assign(elements, 0);
     // What fills up is a document of its own: masks compare positions, and its are as low as the first's.
     batch.documents.assign(elements, std::numeric_limits<int32_t>::max());
+    batch.indices = whole_indices(rows, length_);
     batch.sample_ids.assign(static_cast<size_t>(rows), no_sample);
     return batch;
   }

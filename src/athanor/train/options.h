@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "athanor/comm/collective.h"
 #include "athanor/compile/options.h"
 #include "athanor/data/chat_template.h"
 #include "athanor/model/config.h"
+#include "athanor/model/layout.h"
 #include "athanor/train/engine.h"
 
 namespace athanor {
@@ -97,6 +99,19 @@ struct DumpOptions {
   int64_t step = 1;                // the step in which they are written
 };
 
+// How ranks work together. `layout.mesh` has as many ranks as the job.
+struct MeshOptions {
+  LayoutOptions layout;
+  int32_t zero = 0;          // what is cut over axis shard: 1 optimizer state, 2 gradients too, 3 weights too
+  DType wire = DType::fp32;  // of gradients on their way between ranks
+  int64_t check_every = 100;  // steps between comparisons of what several ranks hold; 0: never
+};
+
+struct CommunicationOptions {
+  Algorithm algorithm = Algorithm::automatic;
+  double timeout_seconds = 600;  // of one collective
+};
+
 // What happens when the run folder already holds a run.
 enum class ExistingRun : uint8_t {
   number,  // take the first free of NAME-2, NAME-3, ...
@@ -109,7 +124,7 @@ struct RunOptions {
   std::string folder = "runs";
   ExistingRun existing = ExistingRun::number;
   int64_t steps = 100;
-  int64_t micro_batch = 8;
+  int64_t micro_batch = 8;  // samples that a rank computes at once
   uint64_t seed = 1;
   int threads = 0;
   KernelSet kernels = KernelSet::cpu;
@@ -129,7 +144,13 @@ struct RunOptions {
   CheckpointingOptions checkpoint;
   SampleOptions sample;
   DumpOptions dump;
+  MeshOptions mesh;
+  CommunicationOptions communication;
 
+  // A micro-batch of every rank that has samples of its own.
+  int64_t samples_at_once() const {
+    return micro_batch * mesh.layout.mesh.size(Axis::replica) * mesh.layout.mesh.size(Axis::shard);
+  }
   std::string run_folder() const { return folder.empty() ? name : folder + "/" + name; }
 };
 

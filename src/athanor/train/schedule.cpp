@@ -83,13 +83,19 @@ int64_t batch_size(const BatchSizeOptions& options, int64_t micro_batch, int64_t
   return stage_batch(options, micro_batch, low);
 }
 
-void validate_batch(const BatchSizeOptions& options, int64_t micro_batch) {
+void validate_batch(const BatchSizeOptions& options, int64_t rank_micro_batch, const Mesh& mesh) {
+  const int64_t micro_batch = rank_micro_batch * mesh.size(Axis::replica) * mesh.size(Axis::shard);
+  std::string unit = fmt::format("train.micro_batch {}", rank_micro_batch);
+  if (micro_batch != rank_micro_batch) {
+    unit = fmt::format("{} samples: mesh.replica {} x mesh.shard {} x {}", micro_batch,
+                       mesh.size(Axis::replica), mesh.size(Axis::shard), unit);
+  }
   const auto demand_multiple = [&](const char* name, int64_t value) {
     if (value % micro_batch == 0) return;
     const int64_t below = value / micro_batch * micro_batch, above = below + micro_batch;
     throw_user_error(
-        fmt::format("train.{} {} is not a multiple of train.micro_batch {} ({} x {} + {})", name, value,
-                    micro_batch, value / micro_batch, micro_batch, value % micro_batch),
+        fmt::format("train.{} {} is not a multiple of {} ({} x {} + {})", name, value, unit,
+                    value / micro_batch, micro_batch, value % micro_batch),
         below > 0 ? fmt::format("{} or {} would do", below, above) : fmt::format("{} would do", above));
   };
   demand_multiple("batch", options.batch);

@@ -17,13 +17,16 @@ namespace athanor {
 // linear over the last decay_samples (Hu et al. 2024).
 double learning_rate(const ScheduleOptions& options, int64_t consumed, int64_t batch, int64_t total);
 
+// Below, `micro_batch` is what all ranks compute at once: RunOptions::samples_at_once().
+
 // Samples of the step that starts after `consumed` samples: a multiple of the micro-batch. With a ramp from f
 // to b in steps of s, the n = (b - f) / s parts of ramp_samples have the batches f, f + s, ...; after them it
 // is b.
 int64_t batch_size(const BatchSizeOptions& options, int64_t micro_batch, int64_t consumed);
 
-// Refuses batch sizes that micro-batches do not divide, with the arithmetic.
-void validate_batch(const BatchSizeOptions& options, int64_t micro_batch);
+// Refuses batch sizes that the micro-batches (of one rank each) of a mesh do not divide, with the arithmetic
+// and the nearest that would do.
+void validate_batch(const BatchSizeOptions& options, int64_t micro_batch, const Mesh& mesh = {});
 
 // All numbers of micro-batches that batch_size can ask for, ascending.
 std::vector<int32_t> micro_batch_counts(const BatchSizeOptions& options, int64_t micro_batch);

@@ -139,6 +139,23 @@ std::string refusal(const BatchSizeOptions& options, int64_t micro_batch) {
   return {};
 }
 
+TEST(BatchSize, RefusesWhatTheMeshDoesNotDivide) {
+  Mesh mesh;
+  mesh.sizes = {1, 2, 3, 2, 2, 1, 1};
+  EXPECT_NO_THROW(validate_batch({.batch = 24}, 4, mesh));
+  EXPECT_NO_THROW(validate_batch({}, 4, mesh));
+  try {
+    validate_batch({.batch = 64}, 4, mesh);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::user);
+    EXPECT_EQ(error.message(),
+              "train.batch 64 is not a multiple of 24 samples: mesh.replica 2 x mesh.shard 3 x "
+              "train.micro_batch 4 (2 x 24 + 16)");
+    EXPECT_EQ(error.hint(), "48 or 72 would do");
+  }
+}
+
 TEST(BatchSize, RefusesWhatMicroBatchesDoNotDivide) {
   EXPECT_EQ(refusal({.batch = 12, .ramp_from = 4, .ramp_step = 8, .ramp_samples = 1}, 4), "");
   EXPECT_EQ(refusal({}, 4), "");

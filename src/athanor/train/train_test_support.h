@@ -54,6 +54,7 @@ inline Batch tiny_batch(const EngineOptions& options, int64_t number) {
     batch.positions.push_back(static_cast<int32_t>(i % batch.sequence_length));
     batch.documents.push_back(0);
   }
+  batch.indices = whole_indices(batch.samples, batch.sequence_length);
   for (int64_t s = 0; s < batch.samples; ++s) batch.sample_ids.push_back(number * batch.samples + s);
   return batch;
 }

@@ -20,6 +20,7 @@
 #include "athanor/train/initialise_from.h"
 #include "athanor/train/interrupt.h"
 #include "athanor/train/peak.h"
+#include "athanor/train/rank_layout.h"
 #include "athanor/train/report_tables.h"
 #include "athanor/train/run_state.h"
 #include "athanor/train/schedule.h"
@@ -38,7 +39,7 @@ EngineOptions engine_options(const RunOptions& options, bool validates) {
   engine.seed = options.seed;
   engine.micro_batch = options.micro_batch;
   engine.sequence_length = options.data.sequence_length;
-  engine.micro_batch_counts = micro_batch_counts(options.batch, options.micro_batch);
+  engine.micro_batch_counts = micro_batch_counts(options.batch, options.samples_at_once());
   engine.validation_micro_batch = validates ? options.micro_batch : 0;
   if (options.sample.length > 0) engine.generation = GenerationShape::of(1, options.data.sequence_length);
   return engine;
@@ -53,7 +54,7 @@ class Run {
   Run(const RunOptions& options, const TrainContext& context)
       : options_(options),
         context_(context),
-        total_samples_(samples_after(options.batch, options.micro_batch, options.steps)),
+        total_samples_(samples_after(options.batch, options.samples_at_once(), options.steps)),
         data_(open_data_sets(context.files, options, total_samples_)),
         engine_(engine_options(options, has_validation(options))),
         spikes_(options.spike),
@@ -451,7 +452,8 @@ TrainOutcome train(const RunOptions& options, const TrainContext& context) {
   if (options.micro_batch < 1) {
     throw_user_error(fmt::format("train.micro_batch is {}", options.micro_batch), "it must be at least 1");
   }
-  validate_batch(options.batch, options.micro_batch);
+  require_ranks(options.mesh.layout.mesh, 1);
+  validate_batch(options.batch, options.micro_batch, options.mesh.layout.mesh);
   const ClosedPipesIgnored pipes;
   return Run(options, context).go();
 }

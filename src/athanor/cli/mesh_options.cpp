@@ -1,0 +1,105 @@
+#include "athanor/cli/mesh_options.h"
+
+#include "athanor/base/error.h"
+#include "athanor/train/schedule.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t most_ranks = 1 << 20;
+
+void add_axis_rows(OptionTable& table, Mesh& mesh) {
+  const auto axis = [&](Axis which, const char* doc) -> OptionRow& {
+    return table.add(std::string("mesh.") + name_of(which), mesh.sizes[static_cast<size_t>(which)], doc)
+        .at_least(1)
+        .at_most(most_ranks);
+  };
+  axis(Axis::pipeline, "Ranks that the layers are cut over. Not there yet: 1.");
+  axis(Axis::replica,
+       "Groups of ranks, each with samples of its own and all of the state: the outer half of data "
+       "parallelism. May change on resume where train.micro_batch may.");
+  axis(Axis::shard,
+       "Ranks with samples of their own that may divide the state among them (mesh.zero): the inner half of "
+       "data parallelism. May change on resume where train.micro_batch may.");
+  axis(Axis::context, "Ranks that each sequence is cut over.").may_change();
+  axis(Axis::tensor, "Ranks that heads, features and vocabulary are cut over; best within one host.")
+      .may_change();
+}
+
+}  // namespace
+
+void add_mesh_rows(OptionTable& table, RunOptions& options) {
+  MeshOptions& mesh = options.mesh;
+  table.describe_group("mesh",
+                       "How ranks work together: a job has pipeline x replica x shard x context x tensor of "
+                       "them. Losses and weights do not depend on it but for rounding, and a run may go on "
+                       "with another mesh.");
+  add_axis_rows(table, mesh.layout.mesh);
+  table
+      .add("mesh.sequence_parallel", mesh.layout.sequence_parallel,
+           "Cut the residual stream along the sequence over axis tensor: less memory for the same "
+           "communication.")
+      .may_change();
+  table
+      .add_choice("mesh.context_form", mesh.layout.context_form,
+                  {{"ring", ContextForm::ring}, {"all_to_all", ContextForm::all_to_all}},
+                  "With mesh.context: keys and values travel around a ring, or heads are cut instead of the "
+                  "sequence while attention runs.")
+      .may_change();
+  table
+      .add("mesh.zero", mesh.zero,
+           "What mesh.shard divides: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too.")
+      .at_least(0)
+      .at_most(3)
+      .may_change();
+  table
+      .add_choice("mesh.wire", mesh.wire, {{"fp32", DType::fp32}, {"bf16", DType::bf16}},
+                  "Type of gradients on their way between ranks; they are summed in fp32 in any case. With "
+                  "fp64 compute: fp64.")
+      .may_change();
+  table
+      .add("mesh.check_every", mesh.check_every,
+           "Steps between comparisons of the weights that several ranks hold, to the bit; a difference ends "
+           "the run with the rank and the tensor. 0: never.")
+      .at_least(0)
+      .may_change();
+  table.describe_group("comm", "Communication between ranks.");
+  table
+      .add_choice("comm.algorithm", options.communication.algorithm,
+                  {{"automatic", Algorithm::automatic},
+                   {"one_shot", Algorithm::one_shot},
+                   {"direct", Algorithm::direct},
+                   {"ring", Algorithm::ring},
+                   {"halving_doubling", Algorithm::halving_doubling},
+                   {"double_tree", Algorithm::double_tree},
+                   {"hierarchical", Algorithm::hierarchical}},
+                  "Algorithm of every collective that has it; automatic: by size, group and hosts. The order "
+                  "of sums depends on it.")
+      .may_change();
+  table
+      .add("comm.timeout", options.communication.timeout_seconds,
+           "Seconds that a collective may take; then the run ends with a report of who is missing.")
+      .above(0)
+      .at_most(1e6)
+      .may_change();
+}
+
+void validate_mesh(const RunOptions& options) {
+  const LayoutOptions& layout = options.mesh.layout;
+  const Mesh& mesh = layout.mesh;
+  if (mesh.size(Axis::pipeline) > 1) {
+    throw_user_error(
+        fmt::format("mesh.pipeline is {}: pipelines are not there yet", mesh.size(Axis::pipeline)),
+        "give those ranks to mesh.shard, mesh.tensor or mesh.context");
+  }
+  double ranks = 1;
+  for (const Axis axis : {Axis::replica, Axis::shard, Axis::context, Axis::tensor}) ranks *= mesh.size(axis);
+  if (ranks > static_cast<double>(most_ranks)) {
+    throw_user_error(fmt::format("the mesh has {:.0f} ranks and may have {}", ranks, most_ranks),
+                     "lower mesh.replica, mesh.shard, mesh.context or mesh.tensor");
+  }
+  validate_batch(options.batch, options.micro_batch, mesh);
+  layout_of(options.model, layout);
+}
+
+}  // namespace athanor

@@ -1,0 +1,83 @@
+#include "athanor/data/batch_part.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "athanor/base/error.h"
+
+namespace athanor {
+
+namespace {
+
+// Appends places [range.begin, range.end) of a row, what lies beyond its `length` filled up.
+class RowCopier {
+ public:
+  RowCopier(const Batch& whole, int64_t row, Batch& part)
+      : whole_(whole), part_(part), length_(whole.sequence_length), first_(row * length_) {
+    const auto begin = whole.documents.begin() + first_;
+    filler_document_ = length_ > 0 ? *std::max_element(begin, begin + length_) + 1 : 0;
+  }
+
+  void append(const TokenRange& range) {
+    const TokenRange real{std::min(range.begin, length_), std::min(range.end, length_)};
+    copy(whole_.token_ids, part_.token_ids, real);
+    copy(whole_.labels, part_.labels, real);
+    copy(whole_.positions, part_.positions, real);
+    copy(whole_.documents, part_.documents, real);
+    for (int64_t place = std::max(range.begin, length_); place < range.end; ++place) {
+      part_.token_ids.push_back(0);
+      part_.labels.push_back(ignored_label);
+      part_.positions.push_back(static_cast<int32_t>(place - length_));
+      part_.documents.push_back(filler_document_);
+    }
+    for (int64_t place = range.begin; place < range.end; ++place)
+      part_.indices.push_back(static_cast<int32_t>(place));
+  }
+
+ private:
+  void copy(const std::vector<int32_t>& from, std::vector<int32_t>& to, const TokenRange& range) const {
+    const auto begin = from.begin() + first_;
+    to.insert(to.end(), begin + range.begin, begin + range.end);
+  }
+
+  const Batch& whole_;
+  Batch& part_;
+  int64_t length_, first_;
+  int32_t filler_document_ = 0;
+};
+
+Batch take(const Batch& whole, const TokenRange& rows, const std::vector<TokenRange>& places) {
+  Batch part;
+  part.samples = rows.size();
+  for (const TokenRange& range : places) part.sequence_length += range.size();
+  const auto elements = static_cast<size_t>(part.samples * part.sequence_length);
+  for (auto* array : {&part.token_ids, &part.labels, &part.positions, &part.documents, &part.indices})
+    array->reserve(elements);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    RowCopier copier(whole, row, part);
+    for (const TokenRange& range : places) copier.append(range);
+    part.sample_ids.push_back(whole.sample_ids[static_cast<size_t>(row)]);
+  }
+  return part;
+}
+
+}  // namespace
+
+Batch part_of(const Batch& whole, const BatchPart& part) {
+  ATHANOR_ASSERT(whole.samples == part.samples, "{} samples and a part of {}", whole.samples, part.samples);
+  return take(whole, part.rows, part.places);
+}
+
+PartReader::PartReader(std::shared_ptr<const SampleReader> samples, BatchPart part)
+    : samples_(std::move(samples)), part_(std::move(part)) {}
+
+Batch PartReader::cut(std::span<const int64_t> sample_ids) const {
+  ATHANOR_ASSERT(static_cast<int64_t>(sample_ids.size()) == part_.samples, "{} samples and a part of {}",
+                 sample_ids.size(), part_.samples);
+  Batch own = samples_->cut(
+      sample_ids.subspan(static_cast<size_t>(part_.rows.begin), static_cast<size_t>(part_.rows.size())));
+  const bool all = part_.places == std::vector<TokenRange>{{0, own.sequence_length}};
+  return all ? own : take(own, {0, own.samples}, part_.places);
+}
+
+}  // namespace athanor
