@@ -18,6 +18,7 @@ constexpr std::string_view step_key = "athanor.step";
 constexpr std::string_view state_prefix = "athanor.state.";
 constexpr std::string_view file_prefix = "step_", file_suffix = ".safetensors";
 constexpr std::string_view pointer_name = "latest";
+constexpr int64_t stretch_bytes = int64_t{1} << 20;  // read at once
 
 std::optional<int64_t> parse_number(std::string_view text) {
   int64_t value = 0;
@@ -73,25 +74,47 @@ std::string describe(const KeyDifferences& differences) {
 Checkpoint::Checkpoint(SafetensorsFile file, int64_t step, CheckpointState state)
     : file_(std::move(file)), step_(step), state_(std::move(state)) {}
 
+namespace {
+
+[[noreturn]] void refuse_file(const std::string& path, const std::string& reason) {
+  throw_user_error(fmt::format("checkpoint '{}': {}", path, reason),
+                   "give the path of a checkpoint of a run");
+}
+
+void check_version(const SafetensorsFile& file) {
+  const auto& metadata = file.header().metadata;
+  const auto found = metadata.find(std::string(version_key));
+  if (found == metadata.end()) refuse_file(file.path(), "it is a safetensors file but no checkpoint");
+  if (found->second != version) {
+    refuse_file(file.path(),
+                fmt::format("it has version '{}', this program reads version {}", found->second, version));
+  }
+}
+
+}  // namespace
+
 Checkpoint Checkpoint::open(FileEnvironment& files, const std::string& path) {
   auto file = SafetensorsFile::open(files, path);
-  const auto refuse = [&](const std::string& reason) {
-    throw_user_error(fmt::format("checkpoint '{}': {}", path, reason),
-                     "give the path of a checkpoint of a run");
-  };
-  const auto& metadata = file.header().metadata;
-  const auto found_version = metadata.find(std::string(version_key));
-  if (found_version == metadata.end()) refuse("it is a safetensors file but no checkpoint");
-  if (found_version->second != version) {
-    refuse(fmt::format("it has version '{}', this program reads version {}", found_version->second, version));
-  }
+  check_version(file);
   file.verify();
+  return from_file(std::move(file));
+}
+
+Checkpoint Checkpoint::open_checked_elsewhere(FileEnvironment& files, const std::string& path) {
+  auto file = SafetensorsFile::open(files, path);
+  check_version(file);
+  file.verify_header();
+  return from_file(std::move(file));
+}
+
+Checkpoint Checkpoint::from_file(SafetensorsFile file) {
+  const std::string path = file.path();
+  const auto& metadata = file.header().metadata;
   const auto found_step = metadata.find(std::string(step_key));
   const auto step = found_step == metadata.end() ? std::nullopt : parse_number(found_step->second);
-  if (!step) refuse("it does not say its step");
-  if (const auto named = step_of_name(last_part(path)); named && named != step) {
-    refuse(fmt::format("it is of step {}, which is not the one in its name", *step));
-  }
+  if (!step) refuse_file(path, "it does not say its step");
+  if (const auto named = step_of_name(last_part(path)); named && named != step)
+    refuse_file(path, fmt::format("it is of step {}, which is not the one in its name", *step));
   CheckpointState state;
   for (const auto& [key, value] : metadata) {
     if (key.starts_with(state_prefix)) state.emplace(key.substr(state_prefix.size()), value);
@@ -124,6 +147,44 @@ KeyDifferences Checkpoint::compare(std::span<const TensorTarget> targets) const 
   return differences;
 }
 
+void Checkpoint::read_runs(const SafetensorsEntry& entry, std::vector<StoredRun> runs,
+                           std::span<std::byte> out) const {
+  const auto size = static_cast<int64_t>(size_of(*entry.dtype));
+  const auto at = [&](int64_t first, int64_t length) {
+    return out.subspan(static_cast<size_t>(first * size), static_cast<size_t>(length * size));
+  };
+  if (runs.size() == 1 && runs[0].length * size == entry.bytes()) {
+    const auto whole = at(runs[0].local_first, runs[0].length);
+    file_.read(entry, whole);
+    file_.require_checksum(entry, crc32c(whole));
+    return;
+  }
+  std::sort(runs.begin(), runs.end(),
+            [](const StoredRun& a, const StoredRun& b) { return a.global_first < b.global_first; });
+  // Runs near each other are read at once: a column of a matrix has one in every row.
+  std::vector<std::byte> stretch;
+  for (size_t begin = 0; begin < runs.size();) {
+    const int64_t first = runs[begin].global_first;
+    int64_t last = first + runs[begin].length;
+    size_t end = begin + 1;
+    while (end < runs.size() && (runs[end].global_first + runs[end].length - first) * size <= stretch_bytes) {
+      last = runs[end].global_first + runs[end].length;
+      ++end;
+    }
+    if (end == begin + 1) {
+      file_.read_part(entry, first * size, at(runs[begin].local_first, runs[begin].length));
+    } else {
+      stretch.resize(static_cast<size_t>((last - first) * size));
+      file_.read_part(entry, first * size, stretch);
+      for (size_t i = begin; i < end; ++i) {
+        const auto from = stretch.begin() + (runs[i].global_first - first) * size;
+        std::copy(from, from + runs[i].length * size, at(runs[i].local_first, runs[i].length).begin());
+      }
+    }
+    begin = end;
+  }
+}
+
 KeyDifferences Checkpoint::load(std::span<const TensorTarget> targets, LoadMode mode) const {
   KeyDifferences differences = compare(targets);
   if (mode == LoadMode::strict && !differences.empty()) {
@@ -134,6 +195,10 @@ KeyDifferences Checkpoint::load(std::span<const TensorTarget> targets, LoadMode 
   for (const auto& target : targets) {
     const SafetensorsEntry* entry = file_.find(target.name);
     if (entry == nullptr || entry->shape != target.shape || entry->dtype != target.dtype) continue;
+    if (target.runs) {
+      read_runs(*entry, *target.runs, target.bytes);
+      continue;
+    }
     file_.read(*entry, target.bytes);
     // open() has checked the file; this guards against a device that gives other bytes the second time.
     file_.require_checksum(*entry, crc32c(target.bytes));

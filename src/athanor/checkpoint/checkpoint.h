@@ -16,18 +16,21 @@
 #include "athanor/base/file_environment.h"
 #include "athanor/checkpoint/safetensors.h"
 #include "athanor/ir/dtype.h"
+#include "athanor/ir/part.h"
 
 namespace athanor {
 
 // Texts by name (UTF-8) that only their writers understand: data position, configuration, step counts.
 using CheckpointState = std::map<std::string, std::string>;
 
-// Where a tensor is loaded to. Everything that a checkpoint may hold must exist before loading.
+// Where a tensor, or what a rank has of it, is loaded to. Everything that a checkpoint may hold must exist
+// before loading.
 struct TensorTarget {
   std::string name;
   DType dtype = DType::fp32;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;  // of the whole tensor
   std::span<std::byte> bytes;
+  std::optional<std::vector<StoredRun>> runs = {};  // which elements lie in `bytes`; nothing: all, in order
 };
 
 enum class LoadMode : uint8_t {
@@ -49,6 +52,8 @@ class Checkpoint {
  public:
   // Reads the whole file once to check it.
   static Checkpoint open(FileEnvironment& files, const std::string& path);
+  // Checks its header alone: for a file that another rank has just read and checked.
+  static Checkpoint open_checked_elsewhere(FileEnvironment& files, const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   int64_t step() const { return step_; }
@@ -62,6 +67,8 @@ class Checkpoint {
 
  private:
   Checkpoint(SafetensorsFile file, int64_t step, CheckpointState state);
+  static Checkpoint from_file(SafetensorsFile file);
+  void read_runs(const SafetensorsEntry& entry, std::vector<StoredRun> runs, std::span<std::byte> out) const;
 
   SafetensorsFile file_;
   int64_t step_;

@@ -85,6 +85,7 @@ class SafetensorsFile {
   // Compares the checksums that write_safetensors stores, of the header and of every tensor. A user error
   // names the file and the tensor; a file without them is one too.
   void verify() const;
+  void verify_header() const;  // of the header alone
   bool has_checksums() const;  // files of other programs have none
 
  private:
