@@ -366,7 +366,8 @@ void VirtualRanks::run_collective(const Operation& operation) {
         }
         break;
       }
-      case OperationKind::reduce_scatter: {
+      case OperationKind::reduce_scatter:
+      case OperationKind::reduce_scatter_bucket: {
         const Whole total{local(group[0], x).shape, combined(0, group.size(), false)};
         for (size_t i = 0; i < group.size(); ++i) store(group[i], y, part_of(total, to, line, at(i)));
         break;

@@ -209,19 +209,23 @@ void VirtualTraining::reduce() {
   for (Bucket& bucket : buckets_) {
     std::map<std::string, Placements> gradients;
     for (const auto& [name, placements] : gradients_) gradients[fill_layer(name, bucket.layer)] = placements;
-    const Graph graph =
-        reduce_bucket_graph(bucket.local, gradients, layout_, options_.cut_buckets, DType::fp64);
-    verify(graph);
-    EXPECT_EQ(parse_graph(to_text(graph)), graph);
-    VirtualRanks ranks(graph, layout_.mesh());
-    for (int rank = 0; rank < ranks_; ++rank) {
-      ranks.set_local(rank, graph.value(graph.inputs[0]).name, bucket.gradients[static_cast<size_t>(rank)]);
-    }
-    ranks.run(step_);
-    bucket.reduced.clear();
-    for (int rank = 0; rank < ranks_; ++rank) {
-      bucket.reduced.push_back(ranks.get_local(rank, graph.value(graph.outputs[0]).name));
-    }
+    bucket.reduced = bucket.gradients;
+    const auto run_on_bucket = [&](const Graph& graph) {
+      verify(graph);
+      EXPECT_EQ(parse_graph(to_text(graph)), graph);
+      VirtualRanks ranks(graph, layout_.mesh());
+      for (int rank = 0; rank < ranks_; ++rank) {
+        ranks.set_local(rank, graph.value(graph.inputs[0]).name, bucket.reduced[static_cast<size_t>(rank)]);
+      }
+      ranks.run(step_);
+      bucket.reduced.clear();
+      for (int rank = 0; rank < ranks_; ++rank) {
+        bucket.reduced.push_back(ranks.get_local(rank, graph.value(graph.outputs[0]).name));
+      }
+    };
+    if (options_.cut_buckets)
+      run_on_bucket(scatter_bucket_graph(bucket.local, gradients, layout_, DType::fp64));
+    run_on_bucket(sum_bucket_graph(bucket.local, gradients, layout_, options_.cut_buckets, DType::fp64));
     const Graph norms_graph = on_part(squared_norms_graph(bucket.local, fp64));
     VirtualRanks norms(norms_graph, layout_.mesh());
     bucket.norms.clear();

@@ -96,10 +96,12 @@ class StepCommunicator final : public Communicator {
       state.shape.hosts.push_back(options_.hosts.empty() ? 0 : options_.hosts[static_cast<size_t>(each)]);
     state.sent.resize(group.ranks.size());
     state.received.resize(group.ranks.size());
-    names_[group.id] = group.name;
     const GroupId id = group.id;
+    names_.emplace(id, group.name);
     state.group = std::move(group);
-    if (!groups_.emplace(id, std::move(state)).second)
+    const std::vector<int> ranks = state.group.ranks;
+    const auto [known, added] = groups_.emplace(id, std::move(state));
+    if (!added && known->second.group.ranks != ranks)
       throw_user_error(fmt::format("two groups with number {}", id));
   }
 

@@ -1,9 +1,11 @@
 #include "athanor/compile/assemble.h"
 
+#include <algorithm>
 #include <functional>
 #include <set>
 
 #include "athanor/base/error.h"
+#include "athanor/compile/call_order.h"
 #include "athanor/ir/layer_name.h"
 
 namespace athanor {
@@ -13,8 +15,12 @@ namespace {
 class Assembler {
  public:
   Assembler(const ProgramRequest& request, TemplateSet templates, const PersistentPlan& persistent,
-            const std::vector<BucketTable>& tables, bool separate_working)
-      : templates_(std::move(templates)), tables_(tables), separate_working_(separate_working) {
+            const std::vector<BucketTable>& tables, const Distribution& distribution, std::string weights)
+      : templates_(std::move(templates)),
+        tables_(tables),
+        distribution_(distribution),
+        weights_(std::move(weights)),
+        order_(program_, distribution.window) {
     program_.kind = request.kind;
     program_.micro_batches = request.micro_batches;
     program_.micro_batch = request.micro_batch;
@@ -28,13 +34,14 @@ class Assembler {
 
   StepProgram run() {
     register_templates();
-    load_batches();
-    for (int32_t m = 0; m < program_.micro_batches; ++m) {
-      forward(m);
-      call(head_, -1, m);
-      if (program_.kind == ProgramKind::train) backward(m);
+    if (program_.kind == ProgramKind::gather) {
+      for_each_bucket(
+          [&](size_t kind, int32_t layer, size_t) { order_.add({.id = gather_[kind], .layer = layer}); });
+    } else {
+      plan_step();
     }
-    if (program_.kind == ProgramKind::train) update();
+    if (distribution_.gathers) order_.insert_gathers(gather_, tables_);
+    for (const PlannedCall& planned : order_.take()) bind(planned);
     plan_transient();
     return std::move(program_);
   }
@@ -44,20 +51,36 @@ class Assembler {
     program_.templates.push_back(std::move(block));
     return static_cast<TemplateId>(program_.templates.size()) - 1;
   }
+  void add_all(std::vector<Template>& blocks, std::vector<TemplateId>& ids) {
+    for (Template& block : blocks) ids.push_back(add(std::move(block)));
+  }
+  void add_some(std::optional<Template>& block, TemplateId& id) {
+    if (block) id = add(std::move(*block));
+  }
 
   void register_templates() {
-    load_ = add(std::move(templates_.load));
-    if (!uses_cache(program_.kind)) count_ = add(std::move(templates_.count_valid));
-    embed_ = add(std::move(templates_.embedding_forward));
-    for (Template& block : templates_.block_forward) forward_.push_back(add(std::move(block)));
-    head_ = add(std::move(templates_.head));
-    if (program_.kind != ProgramKind::train) return;
-    for (Template& block : templates_.block_backward) backward_.push_back(add(std::move(block)));
-    embed_backward_ = add(std::move(templates_.embedding_backward));
-    for (Template& block : templates_.squared_norms) norms_.push_back(add(std::move(block)));
-    clip_ = add(std::move(templates_.clip));
-    for (Template& block : templates_.lamb_norms) lamb_norms_.push_back(add(std::move(block)));
-    for (Template& block : templates_.optimizer) optimizer_.push_back(add(std::move(block)));
+    if (program_.kind != ProgramKind::gather) {
+      load_ = add(std::move(templates_.load));
+      if (!uses_cache(program_.kind)) count_ = add(std::move(templates_.count_valid));
+      add_some(templates_.sum_valid_tokens, sum_valid_tokens_);
+      embed_ = add(std::move(templates_.embedding_forward));
+      add_all(templates_.block_forward, forward_);
+      head_ = add(std::move(templates_.head));
+      add_some(templates_.sum_loss, sum_loss_);
+    }
+    if (program_.kind == ProgramKind::train) {
+      add_all(templates_.block_backward, backward_);
+      embed_backward_ = add(std::move(templates_.embedding_backward));
+      add_all(templates_.scatter, scatter_);
+      add_all(templates_.sum_bucket, sum_bucket_);
+      add_all(templates_.squared_norms, norms_);
+      add_some(templates_.sum_norms, sum_norms_);
+      clip_ = add(std::move(templates_.clip));
+      add_all(templates_.lamb_norms, lamb_norms_);
+      add_some(templates_.sum_update_norms, sum_update_norms_);
+      add_all(templates_.optimizer, optimizer_);
+    }
+    add_all(templates_.gather, gather_);
   }
 
   int32_t layers() const { return static_cast<int32_t>(templates_.block_kind.size()); }
@@ -65,49 +88,96 @@ class Assembler {
     return static_cast<size_t>(templates_.block_kind[static_cast<size_t>(layer)]);
   }
 
+  // ---- the calls of a step, in the order of the compute stream
+
+  void plan_step() {
+    load_batches();
+    for (int32_t m = 0; m < program_.micro_batches; ++m) {
+      forward(m);
+      call(head_, -1, m);
+      if (program_.kind != ProgramKind::train) continue;
+      reduce(tables_.size() - 1, m);
+      backward(m);
+    }
+    sum_scalar(sum_loss_);
+    if (program_.kind == ProgramKind::train) update();
+  }
+
+  size_t call(TemplateId id, int32_t layer, int32_t micro_batch) {
+    place_.id = id;
+    place_.layer = layer;
+    place_.micro_batch = micro_batch;
+    return order_.add(place_);
+  }
+
+  void sum_scalar(TemplateId id) {
+    if (id >= 0) order_.add_awaited({.id = id});
+  }
+
   void load_batches() {
-    std::vector<int32_t> loads;
+    std::vector<size_t> loads;
     for (int32_t m = 0; m < program_.micro_batches; ++m) loads.push_back(call(load_, -1, m));
+    if (count_ < 0) return order_.wait_next(loads);
     // The number of valid tokens of the whole step is known before the first backward.
     for (int32_t m = 0; m < program_.micro_batches; ++m) {
-      if (count_ >= 0) {
-        const int32_t counted = call(count_, -1, m);
-        program_.calls[static_cast<size_t>(counted)].waits.push_back(loads[static_cast<size_t>(m)]);
-      }
+      order_.wait_next({loads[static_cast<size_t>(m)]});
+      call(count_, -1, m);
     }
-    if (count_ < 0) pending_waits_ = loads;
+    sum_scalar(sum_valid_tokens_);
   }
 
   void forward(int32_t m) {
-    residual_in_ = residual_out_ = fmt::format("residual.{}.0", m);
+    place_.residual_in = place_.residual_out = fmt::format("residual.{}.0", m);
     call(embed_, -1, m);
     for (int32_t layer = 0; layer < layers(); ++layer) {
-      residual_in_ = fmt::format("residual.{}.{}", m, layer);
-      residual_out_ = fmt::format("residual.{}.{}", m, layer + 1);
+      place_.residual_in = fmt::format("residual.{}.{}", m, layer);
+      place_.residual_out = fmt::format("residual.{}.{}", m, layer + 1);
       call(forward_[kind_of(layer)], layer, m);
     }
-    residual_in_ = residual_out_;
-    gradient_in_ = fmt::format("d.residual.{}.{}", m, layers());
+    place_.residual_in = place_.residual_out;
+    place_.gradient_in = fmt::format("d.residual.{}.{}", m, layers());
   }
 
   void backward(int32_t m) {
     for (int32_t layer = layers(); layer-- > 0;) {
-      residual_in_ = fmt::format("residual.{}.{}", m, layer);
-      gradient_out_ = fmt::format("d.residual.{}.{}", m, layer + 1);
-      gradient_in_ = fmt::format("d.residual.{}.{}", m, layer);
+      place_.residual_in = fmt::format("residual.{}.{}", m, layer);
+      place_.gradient_out = fmt::format("d.residual.{}.{}", m, layer + 1);
+      place_.gradient_in = fmt::format("d.residual.{}.{}", m, layer);
       call(backward_[kind_of(layer)], layer, m);
+      reduce(static_cast<size_t>(layer) + 1, m);
     }
-    gradient_out_ = fmt::format("d.residual.{}.0", m);
+    place_.gradient_out = fmt::format("d.residual.{}.0", m);
     call(embed_backward_, -1, m);
+    reduce(0, m);
   }
 
   // embedding, block 0 .. L-1, head: kinds 0, 1, 2 of bucket.
-  void for_each_bucket(const std::function<void(size_t kind, int32_t layer, size_t table)>& visit) {
-    for (size_t t = 0; t < tables_.size(); ++t) {
-      const bool block = t > 0 && t + 1 < tables_.size();
-      visit(t == 0 ? 0 : block ? 1 : 2, block ? static_cast<int32_t>(t) - 1 : -1, t);
-    }
+  size_t bucket_kind(size_t table) const { return table == 0 ? 0 : table + 1 < tables_.size() ? 1 : 2; }
+  int32_t layer_of(size_t table) const {
+    return bucket_kind(table) == 1 ? static_cast<int32_t>(table) - 1 : -1;
   }
+  void for_each_bucket(const std::function<void(size_t kind, int32_t layer, size_t table)>& visit) {
+    for (size_t t = 0; t < tables_.size(); ++t) visit(bucket_kind(t), layer_of(t), t);
+  }
+
+  // What follows when a micro-batch has given all its contributions to a bucket.
+  void reduce(size_t table, int32_t m) {
+    const bool last = m + 1 == program_.micro_batches;
+    const size_t kind = bucket_kind(table);
+    const int32_t layer = layer_of(table);
+    size_t reduced = no_call;
+    if (!scatter_.empty() && (last || distribution_.scatters)) {
+      reduced =
+          order_.add({.id = scatter_[kind], .layer = layer, .micro_batch = distribution_.scatters ? m : -1});
+      // What was reduced gives its memory back soon.
+      if (distribution_.scatters) order_.wait_later(reduced);
+    }
+    if (last && !sum_bucket_.empty() && !templates_of(sum_bucket_[kind]).instructions.empty()) {
+      reduced = order_.add({.id = sum_bucket_[kind], .layer = layer});
+    }
+    reduced_[table] = reduced;
+  }
+  const Template& templates_of(TemplateId id) const { return program_.templates[static_cast<size_t>(id)]; }
 
   void update() {
     const auto members_before = [&](size_t table) {
@@ -116,62 +186,99 @@ class Assembler {
       return count;
     };
     for_each_bucket([&](size_t kind, int32_t layer, size_t table) {
-      norms_offset_ = 8 * members_before(table);
+      place_.norms_offset = 8 * members_before(table);
+      if (reduced_[table] != no_call) order_.wait_next({reduced_[table]});
       call(norms_[kind], layer, -1);
     });
-    norms_offset_ = 0;
+    place_.norms_offset = 0;
+    sum_scalar(sum_norms_);
     call(clip_, -1, -1);
     if (!lamb_norms_.empty()) {
       for_each_bucket([&](size_t kind, int32_t layer, size_t table) {
-        norms_offset_ = 16 * members_before(table);
+        place_.norms_offset = 16 * members_before(table);
         call(lamb_norms_[kind], layer, -1);
       });
+      place_.norms_offset = 0;
+      sum_scalar(sum_update_norms_);
     }
     for_each_bucket([&](size_t kind, int32_t layer, size_t table) {
-      norms_offset_ = 16 * members_before(table);
+      place_.norms_offset = 16 * members_before(table);
       call(optimizer_[kind], layer, -1);
+      if (distribution_.cut && !distribution_.gathers) order_.add({.id = gather_[kind], .layer = layer});
     });
   }
 
-  int32_t call(TemplateId id, int32_t layer, int32_t micro_batch) {
-    const Template& block = program_.templates[static_cast<size_t>(id)];
+  // ---- buffers
+
+  void bind(const PlannedCall& planned) {
+    const Template& block = templates_of(planned.id);
     const auto index = static_cast<int32_t>(program_.calls.size());
     Call call;
-    call.template_id = id;
-    call.layer = layer;
-    call.micro_batch = micro_batch;
+    call.template_id = planned.id;
+    call.layer = planned.layer;
+    call.micro_batch = planned.micro_batch;
+    for (const size_t wait : planned.waits) call.waits.push_back(static_cast<int32_t>(wait));
     for (const Base& base : block.bases) {
-      const BufferId buffer = buffer_for(base, fill_layer(base.name, layer), layer, micro_batch, index);
-      Buffer& bound = program_.buffers[static_cast<size_t>(buffer)];
-      const bool is_norms = base.name == "scalar.norms" || base.name == "scalar.update_norms";
+      const std::string name = fill_layer(base.name, planned.layer);
+      const BufferId buffer = buffer_for(base, buffer_name(name, planned, index));
+      const bool is_norms =
+          base.name.starts_with("scalar.norms") || base.name.starts_with("scalar.update_norms");
       call.buffers.push_back(buffer);
-      call.base_offsets.push_back(is_norms ? norms_offset_ : 0);
+      call.base_offsets.push_back(is_norms ? planned.norms_offset : 0);
+      Buffer& bound = program_.buffers[static_cast<size_t>(buffer)];
       if (static_cast<size_t>(buffer) >= persistent_count_) {
         bound.bytes = std::max(bound.bytes, base.bytes);
         if (bound.first_call < 0) bound.first_call = index;
-        bound.last_call = index;
+        bound.last_call =
+            std::max(bound.last_call,
+                     planned.freed_before > 0 ? static_cast<int32_t>(planned.freed_before) - 1 : index);
       }
     }
     call.accumulate = accumulation(block, call);
-    if (!pending_waits_.empty() && block.instructions.front().stream != StreamKind::copy) {
-      call.waits = std::move(pending_waits_);
-      pending_waits_.clear();
-    }
     program_.calls.push_back(std::move(call));
-    return index;
   }
 
-  BufferId buffer_for(const Base& base, std::string name, int32_t layer, int32_t micro_batch, int32_t index) {
-    if (name.starts_with("working.") && !separate_working_) name = "master." + name.substr(8);
-    if (base.buffer_class == BufferClass::batch)
-      name = fmt::format("batch.{}.{}", micro_batch, name.substr(6));
-    if (name == "residual_in") name = residual_in_;
-    if (name == "residual_out") name = residual_out_;
-    if (name == "d.residual_in") name = gradient_in_;
-    if (name == "d.residual_out") name = gradient_out_;
-    if (name == "saved")
-      name = fmt::format("saved.{}.{}", micro_batch, layer < 0 ? "outside" : std::to_string(layer));
-    if (name == "scratch") name = fmt::format("scratch.{}", index);
+  // Which buffer a base of a template is in this call.
+  std::string buffer_name(std::string name, const PlannedCall& call, int32_t index) const {
+    const auto is = [&](TemplateId id) { return call.id == id; };
+    const auto among = [&](const std::vector<TemplateId>& ids) {
+      return std::ranges::count(ids, call.id) > 0;
+    };
+    const auto behind = [&](std::string_view prefix) { return name.substr(prefix.size()); };
+    if (name.starts_with("batch.")) return fmt::format("batch.{}.{}", call.micro_batch, behind("batch."));
+    if (name == "residual_in") return call.residual_in;
+    if (name == "residual_out") return call.residual_out;
+    if (name == "d.residual_in") return call.gradient_in;
+    if (name == "d.residual_out") return call.gradient_out;
+    if (name == "saved") {
+      return fmt::format("saved.{}.{}", call.micro_batch,
+                         call.layer < 0 ? "outside" : std::to_string(call.layer));
+    }
+    if (name == "scratch") return fmt::format("scratch.{}", index);
+    // Sums over ranks stand between what a rank computes and what it uses.
+    const std::string part = name + ".part";
+    const bool computes_part =
+        (name == "scalar.valid_tokens" && is(count_)) || (name == "scalar.loss" && is(head_)) ||
+        (name == "scalar.norms" && among(norms_)) || (name == "scalar.update_norms" && among(lamb_norms_));
+    if (computes_part && known_.contains(part)) return part;
+    if (name.starts_with("working.")) {
+      if (distribution_.cut && among(optimizer_)) return "part." + behind("working.");
+      if (const auto gathered = call.gathered.find(name); gathered != call.gathered.end()) {
+        return gathered->second;
+      }
+      return known_.contains(name) ? name : weights_ + behind("working.");
+    }
+    if (name.starts_with("part.") && !known_.contains(name)) return weights_ + behind("part.");
+    if (name.starts_with("gradients.")) {
+      if (call.micro_batch < 0 && distribution_.cut && !among(scatter_))
+        return "reduced." + behind("gradients.");
+      if (distribution_.scatters)
+        return fmt::format("gradients.{}.{}", call.micro_batch, behind("gradients."));
+    }
+    return name;
+  }
+
+  BufferId buffer_for(const Base& base, const std::string& name) {
     if (const auto known = known_.find(name); known != known_.end()) return known->second;
     ATHANOR_ASSERT(!is_persistent(base.buffer_class), "no persistent buffer {}", name);
     const auto id = static_cast<BufferId>(program_.buffers.size());
@@ -213,85 +320,26 @@ class Assembler {
   StepProgram program_;
   TemplateSet templates_;
   const std::vector<BucketTable>& tables_;
-  bool separate_working_;
+  const Distribution& distribution_;
+  std::string weights_;
+  CallOrder order_;
+  PlannedCall place_;  // where the next call of the model stands
   size_t persistent_count_ = 0;
   std::map<std::string, BufferId> known_;
   std::set<std::pair<BufferId, int64_t>> written_;
-  std::vector<int32_t> pending_waits_;
-  std::string residual_in_, residual_out_, gradient_in_, gradient_out_;
-  int64_t norms_offset_ = 0;
+  std::map<size_t, size_t> reduced_;  // by table: the call after which its sums are made
   TemplateId load_ = -1, count_ = -1, embed_ = -1, head_ = -1, embed_backward_ = -1, clip_ = -1;
+  TemplateId sum_valid_tokens_ = -1, sum_loss_ = -1, sum_norms_ = -1, sum_update_norms_ = -1;
   std::vector<TemplateId> forward_, backward_, norms_, lamb_norms_, optimizer_;
+  std::vector<TemplateId> scatter_, sum_bucket_, gather_;
 };
 
 }  // namespace
 
-namespace {
-
-void plan_cache(const ModelConfig& config, const CacheShape& cache, int64_t element,
-                const std::function<void(const std::string&, BufferClass, int64_t)>& add) {
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const int64_t bytes = cache.rows * config.key_value_heads_or_default() *
-                          cache_slots(cache, config.window_of(layer)) * config.head_dim_or_default() *
-                          element;
-    for (const char* part : {"key", "value"})
-      add(fmt::format("cache.block.{}.attention.{}_cache", layer, part), BufferClass::cache, bytes);
-  }
-}
-
-}  // namespace
-
-PersistentPlan plan_persistent(const ModelConfig& config, const std::vector<BucketTable>& tables,
-                               const CompileOptions& options, const PrecisionPolicy& policy,
-                               const PersistentNeeds& needs) {
-  PersistentPlan plan;
-  const auto add = [&](const std::string& name, BufferClass buffer_class, int64_t bytes) {
-    plan.buffers.push_back(
-        {.name = name, .buffer_class = buffer_class, .bytes = bytes, .offset = plan.bytes});
-    plan.bytes += aligned(bytes);
-  };
-  const auto wide = static_cast<int64_t>(size_of(policy.wide));
-  const auto narrow = static_cast<int64_t>(size_of(policy.compute));
-  if (needs.cache.rows > 0) plan_cache(config, needs.cache, narrow, add);
-  if (!needs.train) {
-    for (const BucketTable& table : tables)
-      add("working." + table.name, BufferClass::working_weights, table.length() * narrow);
-    for (const char* name : {"valid_tokens", "loss"}) {
-      if (needs.loss) add(std::string("scalar.") + name, BufferClass::scalars, 8);
-    }
-    return plan;
-  }
-  int64_t members = 0;
-  for (const BucketTable& table : tables) {
-    const int64_t length = table.length();
-    members += static_cast<int64_t>(table.members.size());
-    add("master." + table.name, BufferClass::master_weights, length * wide);
-    if (policy.compute != policy.wide) {
-      add("working." + table.name, BufferClass::working_weights, length * narrow);
-    }
-    add("gradients." + table.name, BufferClass::gradients, length * wide);
-    if (options.optimizer.kind == OptimizerKind::sgd) {
-      add("momentum." + table.name, BufferClass::optimizer_state, length * wide);
-    } else {
-      add("first_moment." + table.name, BufferClass::optimizer_state, length * wide);
-      add("second_moment." + table.name, BufferClass::optimizer_state, length * wide);
-    }
-    if (options.optimizer.average_decay > 0) {
-      add("average." + table.name, BufferClass::average_weights, length * wide);
-    }
-  }
-  for (const char* name : {"valid_tokens", "loss", "gradient_norm", "clip_factor", "skip"}) {
-    add(std::string("scalar.") + name, BufferClass::scalars, 8);
-  }
-  add("scalar.norms", BufferClass::scalars, 8 * members);
-  if (options.optimizer.kind == OptimizerKind::lamb)
-    add("scalar.update_norms", BufferClass::scalars, 16 * members);
-  return plan;
-}
-
 StepProgram assemble(const ProgramRequest& request, TemplateSet templates, const PersistentPlan& persistent,
-                     const std::vector<BucketTable>& tables, bool separate_working) {
-  return Assembler(request, std::move(templates), persistent, tables, separate_working).run();
+                     const std::vector<BucketTable>& tables, const Distribution& distribution,
+                     const std::string& weights) {
+  return Assembler(request, std::move(templates), persistent, tables, distribution, weights).run();
 }
 
 }  // namespace athanor

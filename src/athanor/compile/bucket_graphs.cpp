@@ -27,19 +27,6 @@ ValueId add_bucket(Graph& graph, const std::string& name, DType dtype, const Sha
                           .role = role});
 }
 
-// `value` with the sum over an axis made; the new value has `name`.
-ValueId append_all_reduce(Graph& graph, ValueId value, Axis axis, const Layout& layout,
-                          const std::string& name) {
-  Value sum = graph.value(value);
-  sum.name = name;
-  sum.placements[static_cast<size_t>(axis)] = {};
-  const ValueId result = graph.add_value(std::move(sum));
-  Attributes attributes = over(axis, layout);
-  attributes.from = partial_sum;
-  graph.add_operation(OperationKind::all_reduce, {value}, {result}, attributes, Part::update);
-  return result;
-}
-
 // What is due of a member over `tensor`; nothing when it is whole.
 Placement due(const BucketMember& member, const std::map<std::string, Placements>& gradients) {
   const auto known = gradients.find(member.name);
@@ -69,38 +56,64 @@ void append_member_sums(Graph& graph, ValueId bucket, const BucketTable& table,
   }
 }
 
+std::vector<Axis> used_axes(const std::vector<Axis>& axes, const Layout& layout) {
+  std::vector<Axis> used;
+  for (const Axis axis : axes) {
+    if (layout.mesh().size(axis) > 1) used.push_back(axis);
+  }
+  return used;
+}
+
+Placements partial_over(const std::vector<Axis>& axes) {
+  Placements placements;
+  for (const Axis axis : axes) placements[static_cast<size_t>(axis)] = partial_sum;
+  return placements;
+}
+
+// Sums all of a bucket, or of the rank's part of it, over an axis, in place.
+void append_whole_sum(Graph& graph, ValueId bucket, Axis axis, const Layout& layout) {
+  Attributes attributes = over(axis, layout);
+  attributes.from = partial_sum;
+  attributes.extent = graph.value(bucket).shape[0];
+  graph.add_operation(OperationKind::reduce_members, {}, {bucket}, attributes, Part::update);
+}
+
 }  // namespace
 
-Graph reduce_bucket_graph(const BucketTable& table, const std::map<std::string, Placements>& gradients,
-                          const Layout& layout, bool cut, DType dtype) {
+Graph scatter_bucket_graph(const BucketTable& table, const std::map<std::string, Placements>& gradients,
+                           const Layout& layout, DType dtype) {
   Graph graph;
-  graph.name = "reduce." + table.name;
-  std::vector<Axis> axes;
-  Placements placements;
-  for (const Axis axis : {Axis::shard, Axis::context, Axis::replica}) {
-    if (layout.mesh().size(axis) == 1) continue;
-    axes.push_back(axis);
-    placements[static_cast<size_t>(axis)] = partial_sum;
-  }
-  const std::string name = "gradients." + table.name;
-  ValueId value = add_bucket(graph, name, dtype, {table.length()}, placements, Role::bucket_gradient, layout);
+  graph.name = "scatter." + table.name;
+  const Shape shape{table.length()};
+  Placements placements = partial_over(used_axes({Axis::shard, Axis::context, Axis::replica}, layout));
+  const ValueId value =
+      add_bucket(graph, "gradients." + table.name, dtype, shape, placements, Role::bucket_gradient, layout);
   graph.inputs = {value};
   if (layout.mesh().size(Axis::tensor) > 1) append_member_sums(graph, value, table, gradients, layout);
-  for (const Axis axis : axes) {
-    const std::string next = fmt::format("{}.{}", name, name_of(axis));
-    if (axis != Axis::shard || !cut) {
-      value = append_all_reduce(graph, value, axis, layout, next);
-      continue;
-    }
-    placements[static_cast<size_t>(axis)] = part;
-    const ValueId mine =
-        add_bucket(graph, next, dtype, {table.length()}, placements, Role::bucket_gradient, layout);
-    Attributes attributes = over(axis, layout);
-    attributes.to = part;
-    graph.add_operation(OperationKind::reduce_scatter, {value}, {mine}, attributes, Part::update);
-    value = mine;
-  }
-  if (!axes.empty()) graph.value(value).name = "reduced." + table.name;
+  placements[static_cast<size_t>(Axis::shard)] = part;
+  const ValueId mine =
+      add_bucket(graph, "reduced." + table.name, dtype, shape, placements, Role::bucket_gradient, layout);
+  Attributes attributes = over(Axis::shard, layout);
+  attributes.to = part;
+  graph.add_operation(OperationKind::reduce_scatter_bucket, {value}, {mine}, attributes, Part::update);
+  graph.outputs = {mine};
+  return graph;
+}
+
+Graph sum_bucket_graph(const BucketTable& table, const std::map<std::string, Placements>& gradients,
+                       const Layout& layout, bool cut, DType dtype) {
+  Graph graph;
+  graph.name = "sum." + table.name;
+  const std::vector<Axis> axes = cut ? used_axes({Axis::context, Axis::replica}, layout)
+                                     : used_axes({Axis::shard, Axis::context, Axis::replica}, layout);
+  Placements placements = partial_over(axes);
+  if (cut) placements[static_cast<size_t>(Axis::shard)] = part;
+  const ValueId value = add_bucket(graph, (cut ? "reduced." : "gradients.") + table.name, dtype,
+                                   {table.length()}, placements, Role::bucket_gradient, layout);
+  if (!cut && layout.mesh().size(Axis::tensor) > 1)
+    append_member_sums(graph, value, table, gradients, layout);
+  for (const Axis axis : axes) append_whole_sum(graph, value, axis, layout);
+  graph.inputs = {value};
   graph.outputs = {value};
   return graph;
 }
@@ -138,19 +151,20 @@ Graph sum_graph(const std::string& name, int64_t length, const std::vector<Axis>
                 const Layout& layout) {
   Graph graph;
   graph.name = "sum." + name;
-  Placements placements;
-  std::vector<Axis> used;
-  for (const Axis axis : axes) {
-    if (layout.mesh().size(axis) == 1) continue;
-    used.push_back(axis);
-    placements[static_cast<size_t>(axis)] = partial_sum;
-  }
-  ValueId value = add_bucket(graph, name + ".part", DType::fp64, {length}, placements, Role::scalar, layout);
+  const std::vector<Axis> used = used_axes(axes, layout);
+  ValueId value =
+      add_bucket(graph, name + ".part", DType::fp64, {length}, partial_over(used), Role::scalar, layout);
   graph.inputs = {value};
   for (const Axis axis : used) {
-    value = append_all_reduce(graph, value, axis, layout, fmt::format("{}.{}", name, name_of(axis)));
+    Value sum = graph.value(value);
+    sum.name = axis == used.back() ? name : fmt::format("{}.{}", name, name_of(axis));
+    sum.placements[static_cast<size_t>(axis)] = {};
+    const ValueId result = graph.add_value(std::move(sum));
+    Attributes attributes = over(axis, layout);
+    attributes.from = partial_sum;
+    graph.add_operation(OperationKind::all_reduce, {value}, {result}, attributes, Part::update);
+    value = result;
   }
-  if (!used.empty()) graph.value(value).name = name;
   graph.outputs = {value};
   return graph;
 }

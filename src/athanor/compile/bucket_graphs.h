@@ -13,13 +13,16 @@
 
 namespace athanor {
 
-// Sums a rank's contributions to a gradient bucket over all ranks: over `tensor` in the members whose
-// `gradients` (see gradient_placements) ask for it, in place; over `shard`, `context` and `replica` in full.
-// `table` is the local one. Input "gradients.NAME"; output the rank's part along `shard` when `cut`, else the
-// whole: "reduced.NAME", or the input where no axis of these has more than one rank. The output may have the
-// input's place.
-Graph reduce_bucket_graph(const BucketTable& table, const std::map<std::string, Placements>& gradients,
-                          const Layout& layout, bool cut, DType dtype);
+// From a rank's contributions to a gradient bucket to its part of their sum over `shard`, added to what it
+// has of earlier micro-batches; members whose `gradients` (see gradient_placements) ask for it are summed
+// over `tensor` before, in place. `table` is the local one. Input "gradients.NAME", output "reduced.NAME".
+Graph scatter_bucket_graph(const BucketTable& table, const std::map<std::string, Placements>& gradients,
+                           const Layout& layout, DType dtype);
+
+// The sums over ranks that are still due once a step, in place: of "reduced.NAME" over `context` and
+// `replica` when `cut`, else of "gradients.NAME" over all axes. No operations when nothing is due.
+Graph sum_bucket_graph(const BucketTable& table, const std::map<std::string, Placements>& gradients,
+                       const Layout& layout, bool cut, DType dtype);
 
 // A graph of update_graphs.cpp over the rank's part of the bucket along `shard`.
 Graph on_bucket_part(Graph graph, const Layout& layout);

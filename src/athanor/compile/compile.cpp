@@ -4,6 +4,8 @@
 
 #include "athanor/base/error.h"
 #include "athanor/compile/assemble.h"
+#include "athanor/compile/bucket_graphs.h"
+#include "athanor/compile/shard.h"
 #include "athanor/model/model.h"
 
 namespace athanor {
@@ -37,23 +39,31 @@ void apply_roles(BucketTable& table, const OptimizerOptions& options) {
 class Compiler {
  public:
   Compiler(const ModelConfig& config, const CompileOptions& options, const Backend& backend)
-      : config_(config), options_(options), backend_(backend) {}
+      : config_(config), options_(options), backend_(backend), layout_(layout_of(config, options.layout)) {}
 
   ProgramSet run(std::span<const ProgramRequest> requests) {
     ProgramSet set;
     policy_ = policy_of(options_, backend_, set.notes);
-    set.tables = bucket_tables(config_);
-    for (BucketTable& table : set.tables) apply_roles(table, options_.optimizer);
     const PersistentNeeds needs = needs_of(requests);
-    const PersistentPlan persistent = plan_persistent(config_, set.tables, options_, policy_, needs);
-    set.persistent_bytes = persistent.bytes;
-    const bool separate_working = !needs.train || policy_.compute != policy_.wide;
-    for (const ProgramRequest& request : requests) {
-      TemplateSet templates = templates_of(request, set.tables);
-      set.programs.push_back(
-          assemble(request, std::move(templates), persistent, set.tables, separate_working));
-      verify(set.programs.back());
+    distribution_ = distribution_of(layout_, options_, needs.train);
+    set.mesh = layout_.mesh();
+    set.cut_buckets = distribution_.cut;
+    set.whole_tables = bucket_tables(config_);
+    for (BucketTable& table : set.whole_tables) {
+      apply_roles(table, options_.optimizer);
+      set.tables.push_back(local_table(table, layout_));
     }
+    const PersistentPlan persistent =
+        plan_persistent(config_, set.tables, options_, policy_, distribution_, needs);
+    set.persistent_bytes = persistent.bytes;
+    const auto add = [&](const ProgramRequest& request, TemplateSet templates) {
+      // Without a copy of their own in the compute type, weights are used where they are kept.
+      set.programs.push_back(assemble(request, std::move(templates), persistent, set.tables, distribution_,
+                                      needs.train ? "master." : "working."));
+      verify(set.programs.back());
+    };
+    for (const ProgramRequest& request : requests) add(request, templates_of(request, set.tables));
+    if (distribution_.cut && !distribution_.gathers) add({.kind = ProgramKind::gather}, gathers());
     return set;
   }
 
@@ -75,23 +85,45 @@ class Compiler {
     return segment;
   }
 
-  Template plan(const Graph& graph, const std::vector<std::string>& saved = {},
-                const Template* imported = nullptr) {
+  Template plan_update(const Graph& graph, const std::vector<std::string>& saved = {},
+                       const Template* imported = nullptr) {
     verify(graph);
     return plan_template(graph, saved, imported, backend_);
   }
 
+  // Of what works with buckets in the middle of a step.
+  Template plan(const Graph& graph, const std::vector<std::string>& saved = {},
+                const Template* imported = nullptr) {
+    Template block = plan_update(graph, saved, imported);
+    for (Base& base : block.bases) {
+      if (distribution_.scatters && base.name.starts_with("gradients."))
+        base.buffer_class = BufferClass::unreduced_gradients;
+      if (distribution_.gathers && base.name.starts_with("working."))
+        base.buffer_class = BufferClass::gathered_weights;
+    }
+    return block;
+  }
+
   TemplateSet templates_of(const ProgramRequest& request, const std::vector<BucketTable>& tables) {
     const bool train = request.kind == ProgramKind::train, cached = uses_cache(request.kind);
-    const int64_t samples = request.micro_batch, tokens = request.sequence_length;
+    const int64_t parts = layout_.mesh().size(Axis::replica) * layout_.mesh().size(Axis::shard);
+    const int64_t samples = request.micro_batch, sequence = request.sequence_length;
     const ModelPurpose purpose = train    ? ModelPurpose::train
                                  : cached ? ModelPurpose::generate
                                           : ModelPurpose::score;
-    Model model = build_model(config_, {purpose, samples, tokens, request.cache});
+    CacheShape cache = request.cache;
+    cache.rows *= parts;
+    Model model = build_model(config_, {purpose, samples * parts, sequence, cache});
+    const int64_t tokens = sequence / layout_.mesh().size(Axis::context);
     TemplateSet result;
     result.load = plan(cached ? load_tokens_graph(samples, tokens) : load_graph(samples, tokens));
-    if (!cached) result.count_valid = plan(count_valid_graph(samples, tokens));
+    if (!cached) {
+      result.count_valid = plan(count_valid_graph(samples, tokens));
+      result.sum_valid_tokens = sum_of("valid_tokens", 1, distribution_.token_axes);
+      result.sum_loss = sum_of("loss", 1, distribution_.token_axes);
+    }
     result.block_kind = model.block_kind;
+    gradients_.clear();
     body(std::move(model.embedding), train, result.embedding_forward, result.embedding_backward);
     for (Graph& block : model.blocks) {
       result.block_forward.emplace_back();
@@ -100,7 +132,29 @@ class Compiler {
     }
     result.head = head(std::move(model.head), train);
     if (train) updates(result, model, tables);
+    if (distribution_.gathers || (train && distribution_.cut)) add_gathers(result, model);
     return result;
+  }
+
+  TemplateSet gathers() {
+    TemplateSet result;
+    const Model model = build_model(config_, {});
+    result.block_kind = model.block_kind;
+    add_gathers(result, model);
+    return result;
+  }
+
+  void add_gathers(TemplateSet& result, const Model& model) {
+    for (const BucketTable& table : model.bucket_kinds) {
+      result.gather.push_back(
+          plan(gather_bucket_graph(local_table(table, layout_), layout_, policy_.compute)));
+    }
+  }
+
+  // Nothing when no axis has more than one rank.
+  std::optional<Template> sum_of(const std::string& name, int64_t length, const std::vector<Axis>& axes) {
+    if (axes.empty()) return std::nullopt;
+    return plan(sum_graph(name, length, axes, layout_));
   }
 
   Segment start(Graph graph, bool train) {
@@ -108,6 +162,11 @@ class Compiler {
     Segment segment{std::move(graph), 0};
     segment.forward_count = static_cast<int64_t>(segment.graph.operations.size());
     if (train) segment = checked(differentiate(std::move(segment)));
+    segment = checked(shard(std::move(segment), layout_));
+    for (const auto& [name, placements] : gradient_placements(segment.graph)) {
+      const auto [known, added] = gradients_.emplace(name, placements);
+      ATHANOR_ASSERT(known->second == placements, "contributions to {} are not alike", name);
+    }
     return checked(merge_products(std::move(segment)));
   }
 
@@ -137,24 +196,63 @@ class Compiler {
   void updates(TemplateSet& result, const Model& model, const std::vector<BucketTable>& tables) {
     int64_t members = 0;
     for (const BucketTable& table : tables) members += static_cast<int64_t>(table.members.size());
-    for (BucketTable table : model.bucket_kinds) {
+    const bool several = !distribution_.token_axes.empty() || !distribution_.norm_axes.empty();
+    const auto on_part = [&](Graph graph) {
+      return distribution_.cut ? on_bucket_part(std::move(graph), layout_) : graph;
+    };
+    for (const BucketTable& whole : model.bucket_kinds) {
+      BucketTable table = local_table(whole, layout_);
       apply_roles(table, options_.optimizer);
-      result.squared_norms.push_back(plan(squared_norms_graph(table, policy_)));
-      if (options_.optimizer.kind == OptimizerKind::lamb) {
-        result.lamb_norms.push_back(plan(lamb_norms_graph(table, options_.optimizer, policy_)));
+      if (distribution_.cut)
+        result.scatter.push_back(plan(scatter_bucket_graph(table, gradients_, layout_, policy_.wide)));
+      if (several) {
+        result.sum_bucket.push_back(
+            plan(sum_bucket_graph(table, gradients_, layout_, distribution_.cut, policy_.wide)));
       }
-      result.optimizer.push_back(plan(optimizer_graph(table, options_.optimizer, policy_)));
+      result.squared_norms.push_back(plan_update(on_part(squared_norms_graph(table, policy_))));
+      if (options_.optimizer.kind == OptimizerKind::lamb) {
+        result.lamb_norms.push_back(
+            plan_update(on_part(lamb_norms_graph(table, options_.optimizer, policy_))));
+      }
+      result.optimizer.push_back(plan_update(on_part(optimizer_graph(table, options_.optimizer, policy_))));
     }
+    result.sum_norms = sum_of("norms", members, distribution_.norm_axes);
+    if (options_.optimizer.kind == OptimizerKind::lamb)
+      result.sum_update_norms = sum_of("update_norms", 2 * members, distribution_.norm_axes);
     result.clip = plan(clip_graph(members, options_.optimizer));
   }
 
   const ModelConfig& config_;
   const CompileOptions& options_;
   const Backend& backend_;
+  const Layout layout_;
+  Distribution distribution_;
+  std::map<std::string, Placements> gradients_;  // by parameter: what its gradient is when backward ends
   PrecisionPolicy policy_;
 };
 
 }  // namespace
+
+int64_t Distribution::part_of(int64_t elements) const {
+  const int64_t ranks = layout->mesh().size(Axis::shard);
+  return (elements + ranks - 1) / ranks;
+}
+
+Distribution distribution_of(const Layout& layout, const CompileOptions& options, bool train) {
+  Distribution distribution;
+  distribution.layout = &layout;
+  const auto several = [&](Axis axis) { return layout.mesh().size(axis) > 1; };
+  distribution.cut = train && options.zero_stage >= 1 && several(Axis::shard);
+  distribution.scatters = distribution.cut && options.zero_stage >= 2;
+  distribution.gathers = distribution.cut && options.zero_stage >= 3;
+  distribution.window = options.gather_window;
+  for (const Axis axis : {Axis::replica, Axis::shard, Axis::context}) {
+    if (several(axis)) distribution.token_axes.push_back(axis);
+  }
+  if (distribution.cut) distribution.norm_axes.push_back(Axis::shard);
+  if (several(Axis::tensor)) distribution.norm_axes.push_back(Axis::tensor);
+  return distribution;
+}
 
 ProgramSet compile(const ModelConfig& config, std::span<const ProgramRequest> requests,
                    const CompileOptions& options, const Backend& backend) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "athanor/ir/graph.h"
+#include "athanor/model/layout.h"
 
 namespace athanor {
 
@@ -54,6 +55,12 @@ struct CompileOptions {
   Recompute recompute = Recompute::none;
   int64_t head_chunk_tokens = 0;  // tokens whose logits exist at once; 0: chosen by size
   OptimizerOptions optimizer;
+  LayoutOptions layout;  // the mesh of ranks; all of it 1: one rank
+  // What the ranks of axis `shard` keep a part of instead of the whole (Rajbhandari et al. 2020): 0 nothing,
+  // 1 master weights and optimizer state, 2 reduced gradients too, 3 working weights too.
+  int32_t zero_stage = 0;
+  int32_t gather_window = 2;  // buckets whose weights are gathered, or whose gradients are reduced, at once
+  DType gradient_wire = DType::fp32;  // contributions to gradients on their way between ranks
 };
 
 }  // namespace athanor

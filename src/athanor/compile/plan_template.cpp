@@ -23,6 +23,7 @@ class TemplatePlanner {
     bind_values();
     Storage storage(result_.graph, bound_, saved_ids());
     storage.share_in_place();
+    order_streams(storage);
     result_.slots.assign(graph().values.size(), Slot{});
     std::vector<Interval> scratch;
     std::vector<const StorageComponent*> scratch_owner;
@@ -39,7 +40,7 @@ class TemplatePlanner {
         scratch_owner.push_back(&component);
       }
     }
-    add_instructions(scratch);
+    add_workspaces(storage, scratch);
     const int64_t scratch_bytes = pack(scratch);
     if (scratch_bytes > 0) {
       const int32_t base = base_named("scratch", BufferClass::scratch);
@@ -162,24 +163,86 @@ class TemplatePlanner {
     }
   }
 
-  void add_instructions(std::vector<Interval>& scratch) {
+  static StreamKind stream_of(const Operation& operation) {
+    if (operation.kind == OperationKind::load_batch || operation.kind == OperationKind::load_tokens)
+      return StreamKind::copy;
+    return row_of(operation.kind).is_collective ? StreamKind::communication : StreamKind::compute;
+  }
+
+  // The instructions; where the compute stream must wait for collectives; and what collectives use keeps its
+  // bytes until then.
+  void order_streams(Storage& storage) {
+    std::vector<size_t> open;  // collectives, as instructions, that nothing has waited for
+    used_until_.assign(graph().operations.size(), -1);
+    const auto end_all = [&](int64_t at) {
+      for (const size_t one : open) {
+        const int32_t operation = result_.instructions[one].operation;
+        used_until_[static_cast<size_t>(operation)] = at;
+        storage.keep(graph().operations[static_cast<size_t>(operation)], at);
+      }
+      open.clear();
+    };
+    int32_t region = -1;
+    size_t first_of_region = 0;
+    // The next iteration's first operation waits for what the last ones of this one began.
+    const auto close_region = [&] {
+      const bool left = std::ranges::any_of(open, [&](size_t one) { return one >= first_of_region; });
+      if (region >= 0 && left) result_.instructions[first_of_region].joins = true;
+    };
     for (size_t i = 0; i < graph().operations.size(); ++i) {
       const Operation& operation = graph().operations[i];
+      if (operation.region != region) {
+        close_region();
+        region = operation.region;
+        first_of_region = result_.instructions.size();
+      }
       if (row_of(operation.kind).is_view) continue;
       Instruction instruction;
       instruction.operation = static_cast<int32_t>(i);
-      instruction.stream =
-          operation.kind == OperationKind::load_batch || operation.kind == OperationKind::load_tokens
-              ? StreamKind::copy
-              : StreamKind::compute;
-      instruction.workspace_bytes = backend_.workspace_bytes(operation, types_of(graph(), operation.inputs),
-                                                             types_of(graph(), operation.outputs));
-      if (instruction.workspace_bytes > 0) {
-        scratch.push_back(
-            {instruction.workspace_bytes, static_cast<int64_t>(i), static_cast<int64_t>(i), -1});
-        workspace_owner_.push_back(result_.instructions.size());
+      instruction.stream = stream_of(operation);
+      if (instruction.stream == StreamKind::compute) {
+        instruction.joins = std::ranges::any_of(open, [&](size_t one) {
+          return storage.conflict(
+              graph().operations[static_cast<size_t>(result_.instructions[one].operation)], operation);
+        });
+        if (instruction.joins) end_all(static_cast<int64_t>(i));
+      } else if (instruction.stream == StreamKind::communication) {
+        open.push_back(result_.instructions.size());
       }
       result_.instructions.push_back(instruction);
+    }
+    close_region();
+    end_all(static_cast<int64_t>(graph().operations.size()) - 1);
+  }
+
+  bool is_strided(const Storage& storage, ValueId id) const {
+    const Shape& shape = graph().value(id).shape;
+    if (const auto& bound = bound_[static_cast<size_t>(id)])
+      return shape.rank() >= 2 && bound->token_stride != shape.elements_per_token();
+    return storage.is_strided(id);
+  }
+
+  void add_workspaces(const Storage& storage, std::vector<Interval>& scratch) {
+    for (size_t i = 0; i < result_.instructions.size(); ++i) {
+      Instruction& instruction = result_.instructions[i];
+      const auto index = static_cast<size_t>(instruction.operation);
+      const Operation& operation = graph().operations[index];
+      instruction.workspace_bytes = backend_.workspace_bytes(operation, types_of(graph(), operation.inputs),
+                                                             types_of(graph(), operation.outputs));
+      // Rows that stand apart are packed before they travel, and after.
+      if (instruction.stream == StreamKind::communication) {
+        for (const auto* list : {&operation.inputs, &operation.outputs}) {
+          for (const ValueId id : *list) {
+            if (id != no_value && is_strided(storage, id)) {
+              instruction.workspace_bytes += aligned(storage.bytes(id));
+            }
+          }
+        }
+      }
+      if (instruction.workspace_bytes <= 0) continue;
+      const auto first = static_cast<int64_t>(index);
+      scratch.push_back({instruction.workspace_bytes, first, std::max(first, used_until_[index]), -1});
+      workspace_owner_.push_back(i);
     }
   }
 
@@ -189,6 +252,7 @@ class TemplatePlanner {
   Template result_;
   std::vector<std::optional<Slot>> bound_;
   std::vector<size_t> workspace_owner_;
+  std::vector<int64_t> used_until_;  // by operation, of collectives: the operation that waits for them
 };
 
 }  // namespace

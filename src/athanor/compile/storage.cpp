@@ -201,4 +201,29 @@ void Storage::share_in_place() {
   }
 }
 
+bool Storage::conflict(const Operation& a, const Operation& b) const {
+  const auto meet = [&](const std::vector<ValueId>& some, const std::vector<ValueId>& others) {
+    for (const ValueId id : some) {
+      if (id == no_value) continue;
+      for (const ValueId other : others) {
+        if (other != no_value &&
+            component_[static_cast<size_t>(id)] == component_[static_cast<size_t>(other)])
+          return true;
+      }
+    }
+    return false;
+  };
+  return meet(a.outputs, b.inputs) || meet(a.outputs, b.outputs) || meet(a.inputs, b.outputs);
+}
+
+void Storage::keep(const Operation& user, int64_t operation) {
+  for (const auto* list : {&user.inputs, &user.outputs}) {
+    for (const ValueId id : *list) {
+      if (id == no_value) continue;
+      StorageComponent& component = component_of(id);
+      component.last = std::max(component.last, operation);
+    }
+  }
+}
+
 }  // namespace athanor

@@ -28,6 +28,17 @@ class Storage {
   // Lets outputs take the storage of operands that die, where the operation's row allows it.
   void share_in_place();
 
+  // Whether one of two operations writes what the other uses.
+  bool conflict(const Operation& a, const Operation& b) const;
+  // What the operation uses keeps its bytes until `operation`, too.
+  void keep(const Operation& user, int64_t operation);
+
+  int64_t bytes(ValueId id) const;
+  // Whether the rows of a value stand apart.
+  bool is_strided(ValueId id) const {
+    return graph_.value(id).shape.rank() >= 2 &&
+           components_[static_cast<size_t>(component_[static_cast<size_t>(id)])].token_stride != width(id);
+  }
   const std::vector<StorageComponent>& components() const { return components_; }
   // Elements from the start of the owner's row.
   int64_t position(ValueId id) const { return position_[static_cast<size_t>(id)]; }
@@ -50,7 +61,6 @@ class Storage {
   bool try_share(size_t operation, ValueId in, ValueId out);
   bool dies_at(ValueId in, int64_t operation) const;
   int64_t width(ValueId id) const { return graph_.value(id).shape.elements_per_token(); }
-  int64_t bytes(ValueId id) const;
 
   const Graph& graph_;
   const std::vector<std::optional<Slot>>& bound_;

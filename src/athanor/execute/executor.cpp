@@ -1,7 +1,9 @@
 #include "athanor/execute/executor.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "athanor/base/error.h"
 #include "athanor/execute/resolved_program.h"
@@ -12,7 +14,18 @@ namespace {
 
 void run_execution(void* argument, ThreadTeam& team) {
   const auto& execution = *static_cast<const Execution*>(argument);
-  execution.kernel->run(execution.arguments, {&team, *execution.step});
+  try {
+    if (execution.collective != nullptr) {
+      execution.collective->run();
+    } else {
+      execution.kernel->run(execution.arguments, {&team, *execution.step});
+    }
+  } catch (const std::exception& error) {
+    // Peers, and this rank's own communication stream, may be waiting for what will not come.
+    if (execution.communicator != nullptr && execution.collective == nullptr)
+      execution.communicator->abort(error.what());
+    throw;
+  }
 }
 
 std::vector<std::string> names_of(const Execution& execution, const std::vector<ValueId>& ids,
@@ -26,16 +39,23 @@ std::vector<std::string> names_of(const Execution& execution, const std::vector<
 
 }  // namespace
 
-Executor::Executor(Device& device, const KernelTable& kernels, int threads)
+Executor::Executor(Device& device, const KernelTable& kernels, int threads, Communicator* communicator,
+                   DType gradient_wire)
     : device_(device), kernels_(kernels), threads_(threads) {
-  streams_[static_cast<size_t>(StreamKind::compute)] = &device.create_stream("compute", threads);
-  streams_[static_cast<size_t>(StreamKind::copy)] = &device.create_stream("copy", 1);
+  rank_.communicator = communicator;
+  rank_.gradient_wire = gradient_wire;
+  const auto create = [&](StreamKind kind, int team) {
+    streams_[static_cast<size_t>(kind)] = &device.create_stream(name_of(kind), team);
+  };
+  create(StreamKind::compute, threads);
+  create(StreamKind::copy, 1);
+  if (communicator != nullptr) create(StreamKind::communication, 1);
 }
 
 Executor::~Executor() {
   for (Stream* stream : streams_) {
     try {
-      stream->synchronize();
+      if (stream != nullptr) stream->synchronize();
     } catch (...) {  // nobody is left to hear of it
     }
   }
@@ -48,12 +68,20 @@ void Executor::load(std::shared_ptr<const ProgramSet> set) {
   for (const StepProgram& program : set_->programs) {
     transient_bytes_ = std::max(transient_bytes_, program.transient_bytes);
   }
-  persistent_ = device_.allocate(set_->persistent_bytes);
-  transient_ = device_.allocate(transient_bytes_);
+  rank_.mesh = &set_->mesh;
+  rank_.coordinates = coordinates_of(
+      set_->mesh, rank_.communicator != nullptr ? static_cast<int32_t>(rank_.communicator->rank()) : 0);
+  persistent_ = allocate(set_->persistent_bytes);
+  transient_ = allocate(transient_bytes_);
   for (const StepProgram& program : set_->programs) {
     programs_.push_back(std::make_unique<ResolvedProgram>());
-    resolve(program, kernels_, {persistent_.get(), transient_.get()}, threads_, *programs_.back());
+    resolve(program, kernels_, {persistent_.get(), transient_.get()}, threads_, rank_, *programs_.back());
   }
+}
+
+// Where peers can read it, if there are any: collectives then copy the least.
+std::shared_ptr<std::byte> Executor::allocate(int64_t bytes) {
+  return rank_.communicator != nullptr ? rank_.communicator->allocate(bytes) : device_.allocate(bytes);
 }
 
 int64_t Executor::arena_bytes() const {
@@ -62,24 +90,41 @@ int64_t Executor::arena_bytes() const {
 
 // Enqueues all executions; after(i) is called when execution i has been enqueued and ends the step if true.
 void Executor::issue(ResolvedProgram& program, const std::function<bool(size_t)>& after) {
+  const auto stream_of = [&](StreamKind kind) -> Stream& { return *streams_[static_cast<size_t>(kind)]; };
+  Stream& compute = stream_of(StreamKind::compute);
+  Stream* communication = streams_[static_cast<size_t>(StreamKind::communication)];
   std::vector<Event> ended(program.program->calls.size());
   for (size_t c = 0; c < program.program->calls.size(); ++c) {
+    const Call& call = program.program->calls[c];
     const auto begin = static_cast<size_t>(program.call_begin[c]),
                end = static_cast<size_t>(program.call_begin[c + 1]);
+    const bool mixed = program.call_is_mixed[c];
+    bool open = false;  // a collective of this call that the compute stream has not waited for
+    std::array<bool, stream_kind_count> entered{};
     for (size_t i = begin; i < end; ++i) {
       Execution& execution = program.executions[i];
-      Stream& stream = *streams_[static_cast<size_t>(execution.stream)];
-      if (i == begin) {
-        for (const int32_t awaited : program.program->calls[c].waits) {
-          stream.wait(ended[static_cast<size_t>(awaited)]);
-        }
+      Stream& stream = stream_of(execution.stream);
+      if (!std::exchange(entered[static_cast<size_t>(execution.stream)], true)) {
+        for (const int32_t awaited : call.waits) stream.wait(ended[static_cast<size_t>(awaited)]);
       }
+      if (mixed && execution.stream == StreamKind::communication) {
+        stream.wait(compute.record());
+        open = true;
+      }
+      if (execution.joins && std::exchange(open, false)) stream.wait(communication->record());
       stream.enqueue({&run_execution, &execution, 0, &execution.span});
       if (after && after(i)) return;
     }
+    if (open) compute.wait(communication->record());
     if (program.call_is_awaited[c] && begin < end) {
-      ended[c] = streams_[static_cast<size_t>(program.executions[end - 1].stream)]->record();
+      ended[c] = mixed ? compute.record() : stream_of(program.executions[end - 1].stream).record();
     }
+  }
+}
+
+void Executor::synchronize() {
+  for (Stream* stream : streams_) {
+    if (stream != nullptr) stream->synchronize();
   }
 }
 
@@ -87,7 +132,7 @@ void Executor::run(size_t index, const StepInputs& inputs) {
   ResolvedProgram& program = *programs_.at(index);
   program.step = &inputs;
   issue(program, {});
-  for (Stream* stream : streams_) stream->synchronize();
+  synchronize();
   records_.clear();
   for (const Execution& execution : program.executions) {
     records_.push_back({execution.address, execution.stream, execution.operation->kind, inputs.step,
@@ -102,7 +147,7 @@ void Executor::run_observed(size_t index, const StepInputs& inputs,
   program.step = &inputs;
   const Places places(*program.program, {persistent_.get(), transient_.get()});
   issue(program, [&](size_t i) {
-    for (Stream* stream : streams_) stream->synchronize();
+    synchronize();
     const Execution& execution = program.executions[i];
     const int32_t layer = program.program->calls[static_cast<size_t>(execution.address.call)].layer;
     const auto input_names = names_of(execution, execution.operation->inputs, layer);
@@ -120,7 +165,7 @@ void Executor::run_observed(size_t index, const StepInputs& inputs,
     if (observe) observe(observation);
     return until && until(observation);
   });
-  for (Stream* stream : streams_) stream->synchronize();
+  synchronize();
 }
 
 namespace {

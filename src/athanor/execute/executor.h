@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "athanor/device/device.h"
+#include "athanor/execute/rank_context.h"
 #include "athanor/kernels/kernel.h"
 #include "athanor/program/record.h"
 
@@ -31,8 +32,11 @@ struct Observation {
 
 class Executor {
  public:
-  // `kernels` and `device` must outlive the executor. `threads`: size of the compute stream's team.
-  Executor(Device& device, const KernelTable& kernels, int threads);
+  // `kernels`, `device` and `communicator` must outlive the executor. `threads`: size of the compute stream's
+  // team. Without a communicator the programs are those of one rank. With one, every rank must run the same
+  // programs in the same order, and an error on one ends the step on all.
+  Executor(Device& device, const KernelTable& kernels, int threads, Communicator* communicator = nullptr,
+           DType gradient_wire = DType::fp32);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -64,12 +68,15 @@ class Executor {
   int64_t arena_bytes() const;
 
  private:
+  std::shared_ptr<std::byte> allocate(int64_t bytes);
+  void synchronize();
   void issue(ResolvedProgram& program, const std::function<bool(size_t)>& after);
 
   Device& device_;
   const KernelTable& kernels_;
   int threads_;
-  Stream* streams_[stream_kind_count] = {};
+  RankContext rank_;
+  Stream* streams_[stream_kind_count] = {};  // communication: null without a communicator
   std::shared_ptr<const ProgramSet> set_;
   std::shared_ptr<std::byte> persistent_, transient_;
   int64_t transient_bytes_ = 0;

@@ -4,6 +4,7 @@
 
 #include "athanor/base/error.h"
 #include "athanor/base/philox.h"
+#include "athanor/ir/part.h"
 
 namespace athanor {
 
@@ -57,8 +58,13 @@ namespace {
 class Resolver {
  public:
   Resolver(const StepProgram& program, const KernelTable& kernels, const Arenas& arenas, int threads,
-           ResolvedProgram& result)
-      : program_(program), kernels_(kernels), places_(program, arenas), threads_(threads), result_(result) {}
+           const RankContext& rank, ResolvedProgram& result)
+      : program_(program),
+        kernels_(kernels),
+        places_(program, arenas),
+        threads_(threads),
+        rank_(rank),
+        result_(result) {}
 
   void run() {
     result_.program = &program_;
@@ -68,6 +74,8 @@ class Resolver {
     }
     for (size_t c = 0; c < program_.calls.size(); ++c) {
       result_.call_begin.push_back(static_cast<int64_t>(result_.executions.size()));
+      const auto id = static_cast<size_t>(program_.calls[c].template_id);
+      result_.call_is_mixed.push_back(program_.templates[id].is_mixed());
       resolve_call(static_cast<int32_t>(c));
     }
     result_.call_begin.push_back(static_cast<int64_t>(result_.executions.size()));
@@ -103,6 +111,8 @@ class Resolver {
     Execution& execution = result_.executions.emplace_back();
     execution.address = {call_index, instruction.operation, static_cast<int32_t>(iteration)};
     execution.stream = instruction.stream;
+    execution.joins = instruction.joins;
+    execution.communicator = rank_.communicator;
     execution.operation = &operation;
     execution.graph = &block.graph;
     execution.step = &result_.step;
@@ -114,6 +124,13 @@ class Resolver {
     };
     for (const ValueId id : operation.inputs) add(id, execution.inputs, execution.input_types);
     for (const ValueId id : operation.outputs) add(id, execution.outputs, execution.output_types);
+    set_arguments(call, block, instruction, iteration, execution);
+    if (row_of(operation.kind).is_collective) {
+      ATHANOR_ASSERT(rank_.communicator != nullptr, "{} on one rank", name_of(operation.kind));
+      execution.collective =
+          std::make_unique<CollectiveTask>(rank_, operation, execution.arguments, label_of(call, block));
+      return;
+    }
     const DType key = key_dtype(execution.input_types, execution.output_types);
     execution.kernel = kernels_.find(operation.kind, key);
     if (execution.kernel == nullptr) {
@@ -121,6 +138,22 @@ class Resolver {
                                    name_of(operation.kind), name_of(key), block.name),
                        "choose another precision or device");
     }
+    if (execution.kernel->prepare != nullptr) {
+      execution.prepared = execution.kernel->prepare(execution.arguments, threads_);
+      execution.arguments.prepared = execution.prepared.get();
+    }
+  }
+
+  static std::string label_of(const Call& call, const Template& block) {
+    std::string label = block.name;
+    if (call.layer >= 0) label += fmt::format(", layer {}", call.layer);
+    if (call.micro_batch >= 0) label += fmt::format(", micro-batch {}", call.micro_batch);
+    return label;
+  }
+
+  void set_arguments(const Call& call, const Template& block, const Instruction& instruction,
+                     int64_t iteration, Execution& execution) {
+    const Operation& operation = *execution.operation;
     KernelArguments& arguments = execution.arguments;
     arguments.attributes = &operation.attributes;
     arguments.inputs = execution.inputs;
@@ -131,16 +164,17 @@ class Resolver {
     if (!operation.attributes.name.empty()) {
       arguments.name_hash = stable_hash(fill_layer(operation.attributes.name, call.layer));
     }
+    if (!row_of(operation.kind).is_collective) {
+      arguments.first = first_of_part(block.graph, operation, *rank_.mesh, rank_.coordinates);
+      arguments.coordinate = coordinate(rank_.coordinates, operation.attributes.axis);
+    }
     if (operation.attributes.table >= 0) {
-      arguments.table = &block.graph.tables[static_cast<size_t>(operation.attributes.table)];
+      result_.tables.push_back(table_on_rank(block.graph, operation, *rank_.mesh, rank_.coordinates));
+      arguments.table = &result_.tables.back();
     }
     if (instruction.workspace_bytes > 0) {
       arguments.workspace = {places_.address(call, instruction.workspace, 0),
                              static_cast<size_t>(instruction.workspace_bytes)};
-    }
-    if (execution.kernel->prepare != nullptr) {
-      execution.prepared = execution.kernel->prepare(arguments, threads_);
-      arguments.prepared = execution.prepared.get();
     }
   }
 
@@ -148,14 +182,15 @@ class Resolver {
   const KernelTable& kernels_;
   const Places places_;
   int threads_;
+  const RankContext& rank_;
   ResolvedProgram& result_;
 };
 
 }  // namespace
 
 void resolve(const StepProgram& program, const KernelTable& kernels, const Arenas& arenas, int threads,
-             ResolvedProgram& result) {
-  Resolver(program, kernels, arenas, threads, result).run();
+             const RankContext& rank, ResolvedProgram& result) {
+  Resolver(program, kernels, arenas, threads, rank, result).run();
 }
 
 }  // namespace athanor

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "athanor/device/device.h"
+#include "athanor/execute/collective_task.h"
 #include "athanor/ir/layer_name.h"
 #include "athanor/kernels/kernel.h"
 #include "athanor/program/record.h"
@@ -20,7 +21,10 @@ struct Execution {
   StreamKind stream{};
   const Operation* operation = nullptr;
   const Graph* graph = nullptr;
-  const Kernel* kernel = nullptr;
+  const Kernel* kernel = nullptr;  // null for a collective
+  std::unique_ptr<CollectiveTask> collective;
+  Communicator* communicator = nullptr;  // to tell the peers when a kernel fails; null on one rank
+  bool joins = false;                    // waits for all collectives of the call before it
   KernelArguments arguments;
   std::vector<TensorView> inputs, outputs;
   std::vector<OperandType> input_types, output_types;
@@ -53,13 +57,16 @@ class Places {
 struct ResolvedProgram {
   const StepProgram* program = nullptr;
   std::deque<Execution> executions;   // in issue order; addresses are stable
+  std::deque<BucketTable> tables;     // of bucket operations, as this rank has them
   std::vector<int64_t> call_begin;    // by call: its first execution; one more at the end
   std::vector<bool> call_is_awaited;  // by call: another stream waits for it
+  std::vector<bool> call_is_mixed;    // by call: see Instruction
   const StepInputs* step = nullptr;
 };
 
-// Throws when a kernel is missing, naming the operation and its type.
+// Throws when a kernel is missing, naming the operation and its type. `rank`: its communicator is null where
+// there are no others.
 void resolve(const StepProgram& program, const KernelTable& kernels, const Arenas& arenas, int threads,
-             ResolvedProgram& result);
+             const RankContext& rank, ResolvedProgram& result);
 
 }  // namespace athanor

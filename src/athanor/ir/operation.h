@@ -75,8 +75,9 @@ enum class OperationKind : uint8_t {
   all_to_all,
   shift,
   reduce_members,
+  reduce_scatter_bucket,
 };
-inline constexpr int operation_kind_count = static_cast<int>(OperationKind::reduce_members) + 1;
+inline constexpr int operation_kind_count = static_cast<int>(OperationKind::reduce_scatter_bucket) + 1;
 
 // What an operation is for: backward keeps the gradient that flows on (B) apart from weight gradients (W).
 enum class Part : uint8_t { forward, input_gradient, weight_gradient, update };

@@ -129,6 +129,10 @@ void add_sharded_rows(std::vector<OperationRow>& rows) {
   add_row(collective(
       updating(row(reduce_members, "reduce_members", "", "bucket", who | fields(from, Field::offset, extent),
                    cost_reduce_members, check_reduce_members))));
+  // x [N], a bucket, partial sums -> y: this rank's part by `to` of their sum, added to what it has of
+  // earlier micro-batches
+  add_row(collective(accumulating(row(reduce_scatter_bucket, "reduce_scatter_bucket", "x", "y",
+                                      who | mask_of(Field::to), cost_reduce_scatter, check_local_part))));
 }
 
 // Operands of each kind. Shapes in the legend of shape.h; `..` is any leading dims.

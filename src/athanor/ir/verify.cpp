@@ -344,6 +344,7 @@ class Verifier {
       case OperationKind::local_part:
         return becomes({}, attributes.to);
       case OperationKind::reduce_scatter:
+      case OperationKind::reduce_scatter_bucket:
         return becomes({.kind = PlacementKind::partial}, attributes.to);
       case OperationKind::all_gather:
         return becomes(attributes.from, {});

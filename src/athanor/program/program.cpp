@@ -5,21 +5,29 @@
 namespace athanor {
 
 const char* name_of(StreamKind kind) {
-  static constexpr std::array<const char*, stream_kind_count> names = {"compute", "copy"};
+  static constexpr std::array<const char*, stream_kind_count> names = {"compute", "copy", "communication"};
   return names[static_cast<size_t>(kind)];
 }
 
 const char* name_of(BufferClass buffer_class) {
   static constexpr std::array<const char*, buffer_class_count> names = {
-      "master weights", "working weights", "gradients", "optimizer state", "average weights", "cache",
-      "scalars",        "batch",           "residual",  "saved",           "scratch"};
+      "master weights", "working weights", "gradients",        "optimizer state",     "average weights",
+      "cache",          "scalars",         "gathered weights", "unreduced gradients", "batch",
+      "residual",       "saved",           "scratch"};
   return names[static_cast<size_t>(buffer_class)];
 }
 
 const char* name_of(ProgramKind kind) {
   static constexpr std::array<const char*, program_kind_count> names = {"train", "validate", "prefill",
-                                                                        "decode"};
+                                                                        "decode", "gather"};
   return names[static_cast<size_t>(kind)];
+}
+
+bool Template::is_mixed() const {
+  const auto has = [&](StreamKind stream) {
+    return std::ranges::any_of(instructions, [stream](const Instruction& i) { return i.stream == stream; });
+  };
+  return has(StreamKind::communication) && has(StreamKind::compute);
 }
 
 bool is_persistent(BufferClass buffer_class) {

@@ -16,8 +16,8 @@
 
 namespace athanor {
 
-enum class StreamKind : uint8_t { compute, copy };
-inline constexpr int stream_kind_count = 2;
+enum class StreamKind : uint8_t { compute, copy, communication };
+inline constexpr int stream_kind_count = 3;
 const char* name_of(StreamKind kind);
 
 // What a buffer holds; the memory report adds up by class.
@@ -29,12 +29,14 @@ enum class BufferClass : uint8_t {
   average_weights,
   cache,  // keys and values of the sequences that are being continued
   scalars,
-  batch,     // the step's micro-batches
-  residual,  // residual stream and its gradient at segment boundaries
-  saved,     // kept from forward to backward
-  scratch,   // values that live within one call, and kernel workspaces
+  gathered_weights,     // of a bucket whose ranks keep a part each: while it is used
+  unreduced_gradients,  // of a bucket and one micro-batch, where ranks keep a part of the sum each
+  batch,                // the step's micro-batches
+  residual,             // residual stream and its gradient at segment boundaries
+  saved,                // kept from forward to backward
+  scratch,              // values that live within one call, and kernel workspaces
 };
-inline constexpr int buffer_class_count = 11;
+inline constexpr int buffer_class_count = 13;
 const char* name_of(BufferClass buffer_class);
 bool is_persistent(BufferClass buffer_class);  // scalars and above
 
@@ -66,9 +68,15 @@ struct Base {
 };
 
 // How one operation of a template's graph runs. View operations have no instruction.
+//
+// A template may mix operations on the compute stream with collectives on the communication stream. What is
+// ordered between them stands here: a collective starts when what the compute stream had been given before it
+// has ended; a compute instruction with `joins` starts when the template's collectives before it have ended.
+// A call of such a template ends, for all others, with both: the compute stream joins what is left.
 struct Instruction {
   int32_t operation = -1;  // index in Template::graph.operations
   StreamKind stream = StreamKind::compute;
+  bool joins = false;
   Slot workspace;  // base -1 when it needs none
   int64_t workspace_bytes = 0;
 };
@@ -79,6 +87,7 @@ struct Template {
   std::vector<Base> bases;
   std::vector<Slot> slots;  // by ValueId
   std::vector<Instruction> instructions;
+  bool is_mixed() const;  // compute and communication
 };
 
 struct Call {
@@ -90,13 +99,13 @@ struct Call {
   // By operation of the template: whether a row that accumulates adds (true) or is the first to write
   // (false).
   std::vector<bool> accumulate;
-  std::vector<int32_t> waits;  // earlier calls, on other streams, that must have ended
+  std::vector<int32_t> waits;  // earlier calls, on other streams, that must have ended before it starts
 };
 
 // prefill: several tokens of a sequence into the cache, and what follows the last. decode: one token of each
-// sequence.
-enum class ProgramKind : uint8_t { train, validate, prefill, decode };
-inline constexpr int program_kind_count = 4;
+// sequence. gather: whole working weights from the parts of all ranks.
+enum class ProgramKind : uint8_t { train, validate, prefill, decode, gather };
+inline constexpr int program_kind_count = 5;
 inline constexpr bool uses_cache(ProgramKind kind) {
   return kind == ProgramKind::prefill || kind == ProgramKind::decode;
 }
@@ -115,7 +124,11 @@ struct StepProgram {
 // All programs of a run over one persistent plan.
 struct ProgramSet {
   int64_t persistent_bytes = 0;
-  std::vector<BucketTable> tables;  // one per bucket, "{layer}" filled in: embedding, block 0 .. L-1, head
+  Mesh mesh;
+  bool cut_buckets = false;  // ranks of axis `shard` keep a part of master weights and optimizer state each
+  // One per bucket, "{layer}" filled in: embedding, block 0 .. L-1, head; as a rank stores them.
+  std::vector<BucketTable> tables;
+  std::vector<BucketTable> whole_tables;  // the same in global shapes
   std::vector<StepProgram> programs;
   std::vector<std::string> notes;  // printed before the start: fallbacks and choices the compiler made
 };

@@ -194,9 +194,8 @@ class CallsPrinter {
               : run.adds == run.contributions ? "  adds"
                                               : fmt::format("  adds {} of {}", run.adds, run.contributions);
     }
-    const bool copies = std::any_of(block.instructions.begin(), block.instructions.end(),
-                                    [](const Instruction& i) { return i.stream == StreamKind::copy; });
-    if (copies) line += "  on copy";
+    const StreamKind stream = block.instructions.front().stream;
+    if (stream != StreamKind::compute && !block.is_mixed()) line += fmt::format("  on {}", name_of(stream));
     if (!run.waits.empty()) {
       line += "  waits for";
       for (const int32_t wait : run.waits) {
@@ -253,6 +252,7 @@ std::string to_text(const Template& block) {
     std::string note;
     if (at->second->stream != StreamKind::compute)
       note += fmt::format("stream {}", name_of(at->second->stream));
+    if (at->second->joins) note += "joins";
     if (at->second->workspace_bytes > 0) {
       note += fmt::format("{}workspace {} {}", note.empty() ? "" : " ", at->second->workspace_bytes,
                           slot_text(block, at->second->workspace, nullptr));

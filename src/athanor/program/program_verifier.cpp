@@ -15,7 +15,7 @@ constexpr size_t streams = stream_kind_count;
 
 // By stream: the last call on it that is known to have ended. -1: none.
 using Clock = std::array<int32_t, streams>;
-constexpr Clock no_call = {-1, -1};
+constexpr Clock no_call = {-1, -1, -1};
 
 Clock joined(Clock a, const Clock& b) {
   for (size_t s = 0; s < streams; ++s) a[s] = std::max(a[s], b[s]);
@@ -147,6 +147,7 @@ class ProgramVerifier {
         if (access.kind == AccessKind::read) read(access, written_[id], bytes);
         if (access.kind == AccessKind::accumulate) accumulate(access, written_[id], bytes);
         if (access.kind == AccessKind::write) write(access, written_[id], bytes);
+        if (access.kind == AccessKind::update) read(access, written_[id], bytes);
       }
       order(access);
     }
@@ -212,7 +213,9 @@ class ProgramVerifier {
   const BucketTable* bucket_of(const Access& access) const {
     const Graph& graph = block().graph;
     if (access.value == no_value || graph.value(access.value).role != Role::bucket_gradient) return nullptr;
-    const int64_t table = graph.operations[static_cast<size_t>(access.operation)].attributes.table;
+    const Attributes& attributes = graph.operations[static_cast<size_t>(access.operation)].attributes;
+    const int64_t table = attributes.table;
+    if (attributes.extent > 0) return nullptr;  // a part of the bucket, written by a collective
     return table < 0 || table >= static_cast<int64_t>(graph.tables.size())
                ? nullptr
                : &graph.tables[static_cast<size_t>(table)];
@@ -323,7 +326,9 @@ class ProgramVerifier {
   void end_streams() {
     Clock& done = done_[static_cast<size_t>(call_)];
     done = waited_;
+    const bool mixed = block().is_mixed();
     for (const Instruction& instruction : block().instructions) {
+      if (mixed && instruction.stream == StreamKind::communication) continue;
       const auto s = static_cast<size_t>(instruction.stream);
       on_stream_[s] = known_[s];
       on_stream_[s][s] = call_;
@@ -342,8 +347,8 @@ class ProgramVerifier {
   std::vector<StridedMap<bool>> written_;                // by buffer: written in this step
   std::map<Place, std::vector<int32_t>> contributions_;  // by micro-batch
   IntervalMap<Use> persistent_uses_, transient_uses_;
-  std::array<Clock, streams> on_stream_{no_call, no_call};  // what is known where a stream stands
-  std::array<Clock, streams> known_{no_call, no_call};      // the same where the present call starts
+  // What is known where a stream stands, and where the present call starts.
+  std::array<Clock, streams> on_stream_{no_call, no_call, no_call}, known_{no_call, no_call, no_call};
   Clock waited_ = no_call;
   std::vector<Clock> done_;  // by call: what is known when it has ended
   int32_t call_ = -1;

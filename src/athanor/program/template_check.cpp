@@ -25,7 +25,11 @@ constexpr ValueId workspace_label = -3;
 class TemplateCheck {
  public:
   explicit TemplateCheck(const Template& block)
-      : block_(block), graph_(block.graph), memory_(block.bases.size()), roots_(graph_.values.size()) {}
+      : block_(block),
+        graph_(block.graph),
+        memory_(block.bases.size()),
+        roots_(graph_.values.size()),
+        mixed_(block.is_mixed()) {}
 
   std::vector<Access> run() {
     verify(graph_);
@@ -121,6 +125,8 @@ class TemplateCheck {
       return;
     }
     const Instruction& instruction = *instruction_of_[index];
+    ++sequence_;
+    if (instruction.joins) joins_.push_back(sequence_);
     for (const ValueId id : operation.inputs) {
       if (id != no_value) read(id, instruction.stream);
     }
@@ -257,10 +263,17 @@ class TemplateCheck {
     const BufferClass buffer_class = block_.bases[static_cast<size_t>(slot_of(id).base)].buffer_class;
     const bool state = is_persistent(buffer_class) && buffer_class != BufferClass::gradients &&
                        buffer_class != BufferClass::scalars;
-    if (state && !row.updates_outputs) {
+    const bool gathers =
+        row.kind == OperationKind::all_gather && buffer_class == BufferClass::working_weights;
+    if (state && !row.updates_outputs && !gathers) {
       fail(fmt::format("{} is written among {}", describe(id), name_of(buffer_class)));
     }
-    add_access(row.accumulates ? AccessKind::accumulate : AccessKind::write, stream, id, range);
+    const bool updates = row.updates_outputs && (buffer_class == BufferClass::gradients ||
+                                                 buffer_class == BufferClass::unreduced_gradients);
+    add_access(row.accumulates ? AccessKind::accumulate
+               : updates       ? AccessKind::update
+                               : AccessKind::write,
+               stream, id, range);
   }
 
   // Reads and writes of a value are listed once per stream, contributions once per operation.
@@ -268,7 +281,8 @@ class TemplateCheck {
                   int32_t base = -1) {
     if (base < 0) base = slot_of(id).base;
     touch(stream, base, range, kind != AccessKind::read);
-    const bool by_operation = kind == AccessKind::accumulate || id == no_value;
+    if (stream == StreamKind::communication && mixed_) stream = StreamKind::compute;
+    const bool by_operation = kind == AccessKind::accumulate || kind == AccessKind::update || id == no_value;
     const Key key{kind, stream, by_operation ? operation_ : -1, id};
     auto [at, fresh] = access_of_.try_emplace(key, accesses_.size());
     if (fresh) {
@@ -281,15 +295,23 @@ class TemplateCheck {
 
   void touch(StreamKind stream, int32_t base, const StridedRange& range, bool writes) {
     if (!several_streams_) return;
-    touches_.push_back({operation_, stream, base, range.hull(), writes});
+    touches_.push_back({operation_, sequence_, stream, base, range.hull(), writes});
   }
 
-  // Within a template nothing can order one stream after another, so they must not meet.
+  // Collectives start after all that the compute stream had been given before them; what it is given later
+  // may meet them only once it has waited. Nothing orders other streams within a template.
   void check_streams() const {
+    const auto joined = [&](int64_t after, int64_t until) {
+      const auto at = std::upper_bound(joins_.begin(), joins_.end(), after);
+      return at != joins_.end() && *at <= until;
+    };
     for (const Touch& a : touches_) {
       for (const Touch& b : touches_) {
         if (a.stream == b.stream || a.base != b.base || !(a.writes || b.writes)) continue;
         if (a.hull.end <= b.hull.begin || b.hull.end <= a.hull.begin) continue;
+        if (a.sequence > b.sequence) continue;  // the pair comes the other way round, too
+        if (mixed_ && a.stream == StreamKind::compute && b.stream == StreamKind::communication) continue;
+        if (mixed_ && b.stream == StreamKind::compute && joined(a.sequence, b.sequence)) continue;
         fail(fmt::format("operations {} and {} on different streams use the same bytes of base {}",
                          a.operation, b.operation, block_.bases[static_cast<size_t>(a.base)].name));
       }
@@ -307,6 +329,7 @@ class TemplateCheck {
 
   struct Touch {
     int32_t operation;
+    int64_t sequence;
     StreamKind stream;
     int32_t base;
     ByteRange hull;
@@ -330,7 +353,10 @@ class TemplateCheck {
   std::vector<StridedMap<bool>> covered_;  // by access
   std::map<Key, size_t> access_of_;
   std::vector<Touch> touches_;
+  std::vector<int64_t> joins_;  // executions that wait for all collectives before them
+  int64_t sequence_ = 0;        // executions so far
   bool several_streams_ = false;
+  const bool mixed_;
   int32_t operation_ = -1;
   int64_t iteration_ = 0, rows_ = -1;
 };

@@ -18,6 +18,7 @@ enum class AccessKind : uint8_t {
   read,        // bytes that the template did not write itself before
   write,       // overwritten
   accumulate,  // overwritten or added to, as the call says
+  update,      // read and overwritten in place
 };
 
 // What one operation does to one base, over all iterations of its region. Ranges are relative to the base.
@@ -35,7 +36,8 @@ struct Access {
 // another value than the graph says (because storage was given away too early), or writes over its own
 // operands where its row does not allow it; workspaces touch operands; a graph output does not live to the
 // end; weights or optimizer state are written by anything but an optimizer; streams depend on each other
-// within the template. Reads come first in the result, each value once per stream.
+// within the template without waiting. Reads come first in the result, each value once per stream. What a
+// template's collectives do counts as done on its compute stream, which waits for them.
 std::vector<Access> check_template(const Template& block);
 
 }  // namespace athanor

@@ -10,6 +10,7 @@
 #include "athanor/base/philox.h"
 #include "athanor/checkpoint/tensor_conversion.h"
 #include "athanor/device/cpu_device.h"
+#include "athanor/execute/collective_task.h"
 #include "athanor/execute/resolved_program.h"
 #include "athanor/machine/host.h"
 #include "athanor/model/model.h"
@@ -64,6 +65,7 @@ Backend describe_backend(const KernelTable& kernels, int threads, std::string na
   backend.workspace_bytes = [&kernels, threads](const Operation& operation,
                                                 std::span<const OperandType> inputs,
                                                 std::span<const OperandType> outputs) -> int64_t {
+    if (row_of(operation.kind).is_collective) return collective_workspace_bytes(operation, inputs, outputs);
     const Kernel* kernel = kernels.find(operation.kind, key_dtype(inputs, outputs));
     if (kernel == nullptr || kernel->workspace_bytes == nullptr) return 0;
     return kernel->workspace_bytes(operation.attributes, inputs, outputs, threads);
@@ -97,10 +99,19 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)) {
     requests.push_back({ProgramKind::decode, 1, generation.rows, 1, cache});
   }
   set_ = std::make_shared<const ProgramSet>(compile(options_.model, requests, options_.compile, backend_));
+  coordinates_ = coordinates_of(
+      set_->mesh, options_.communicator != nullptr ? static_cast<int32_t>(options_.communicator->rank()) : 0);
+  const Layout layout = layout_of(options_.model, options_.compile.layout);
+  const auto stored = stored_ranges({1, options_.sequence_length}, layout.batch, set_->mesh, coordinates_)[1];
   const int64_t samples = std::max(options_.micro_batch, options_.validation_micro_batch);
   for (int64_t sample = 0; sample < std::max<int64_t>(samples, 1); ++sample) {
-    for (int64_t s = 0; s < options_.sequence_length; ++s) indices_.push_back(static_cast<int32_t>(s));
+    for (const Range& range : stored) {
+      for (int64_t s = range.begin; s < range.end; ++s) indices_.push_back(static_cast<int32_t>(s));
+    }
   }
+  ATHANOR_ASSERT(options_.sequence_length % set_->mesh.size(Axis::context) == 0, "a sequence of {}",
+                 options_.sequence_length);
+  rank_sequence_length_ = options_.sequence_length / set_->mesh.size(Axis::context);
 }
 
 Engine::~Engine() = default;
@@ -120,44 +131,49 @@ void Engine::allocate() {
         "model; `athanor show memory` prints what takes how much");
   }
   device_ = std::make_unique<CpuDevice>(threads_);
-  executor_ = std::make_unique<Executor>(*device_, kernels_, threads_);
+  executor_ = std::make_unique<Executor>(*device_, kernels_, threads_, options_.communicator,
+                                         options_.compile.gradient_wire);
   executor_->load(set_);
 }
 
 void Engine::initialise() {
-  for (const BucketTable& table : set_->tables) {
-    for (const BucketMember& member : table.members) {
+  for (size_t t = 0; t < set_->tables.size(); ++t) {
+    const BucketTable& table = set_->tables[t];
+    const auto bytes = executor_->persistent(weight_buffer(table));
+    const DType dtype = type_of(t, weight_buffer(table));
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    for (size_t m = 0; m < table.members.size(); ++m) {
+      const BucketMember& member = table.members[m];
       const RandomKey key(options_.seed, RandomPurpose::initial_weights, member.name);
-      const auto count = static_cast<size_t>(member.length());
-      const auto bytes = executor_->persistent(weight_buffer(table));
-      const auto fill = [&](auto* out) {
-        if (member.initial_deviation > 0) {
-          fill_normal(key, 0, member.initial_deviation, out, count);
+      const MemberPlace place = place_of(t, m);
+      for (const StoredRun& run : place.runs) {
+        const auto count = static_cast<size_t>(run.length);
+        const auto first = static_cast<uint64_t>(run.global_first);
+        const auto fill = [&](auto* out) {
+          if (member.initial_deviation > 0) fill_normal(key, first, member.initial_deviation, out, count);
+          using Element = std::remove_pointer_t<decltype(out)>;
+          if (member.initial_mean != 0) {
+            for (size_t i = 0; i < count; ++i) out[i] += static_cast<Element>(member.initial_mean);
+          }
+        };
+        const int64_t at = place.first + run.local_first;
+        if (dtype == DType::fp64) {
+          fill(reinterpret_cast<double*>(bytes.data()) + at);
+        } else if (dtype == DType::fp32) {
+          fill(reinterpret_cast<float*>(bytes.data()) + at);
         } else {
-          std::fill_n(out, count, 0);
+          std::vector<float> wide(count);
+          fill(wide.data());
+          const size_t element = size_of(dtype);
+          convert_floats(DType::fp32, std::as_bytes(std::span(wide)), dtype,
+                         bytes.subspan(static_cast<size_t>(at) * element, count * element));
         }
-        using Element = std::remove_pointer_t<decltype(out)>;
-        if (member.initial_mean != 0) {
-          for (size_t i = 0; i < count; ++i) out[i] += static_cast<Element>(member.initial_mean);
-        }
-      };
-      const DType dtype = type_of(table, weight_buffer(table));
-      if (dtype == DType::fp64) {
-        fill(reinterpret_cast<double*>(bytes.data()) + member.offset);
-      } else if (dtype == DType::fp32) {
-        fill(reinterpret_cast<float*>(bytes.data()) + member.offset);
-      } else {
-        std::vector<float> wide(count);
-        fill(wide.data());
-        const size_t element = size_of(dtype);
-        convert_floats(DType::fp32, std::as_bytes(std::span(wide)), dtype,
-                       bytes.subspan(static_cast<size_t>(member.offset) * element, count * element));
       }
     }
     for (const char* state : {"first_moment.", "second_moment.", "momentum."}) {
       if (!executor_->has_persistent(state + table.name)) continue;
-      const auto bytes = executor_->persistent(state + table.name);
-      std::fill(bytes.begin(), bytes.end(), std::byte{0});
+      const auto of_state = executor_->persistent(state + table.name);
+      std::fill(of_state.begin(), of_state.end(), std::byte{0});
     }
     if (executor_->has_persistent("average." + table.name)) {
       const auto master = executor_->persistent("master." + table.name);
@@ -168,19 +184,25 @@ void Engine::initialise() {
 }
 
 void Engine::refresh_working() {
-  for (const BucketTable& table : set_->tables) {
-    if (!trains() || !executor_->has_persistent("working." + table.name)) continue;
+  if (!trains()) return;
+  const std::string own = set_->cut_buckets ? "part." : "working.";
+  for (size_t t = 0; t < set_->tables.size(); ++t) {
+    const BucketTable& table = set_->tables[t];
+    if (!executor_->has_persistent(own + table.name)) continue;
     const auto* master = reinterpret_cast<const float*>(executor_->persistent("master." + table.name).data());
-    const auto working = executor_->persistent("working." + table.name);
+    const auto working = executor_->persistent(own + table.name);
     const auto convert = [&](auto* out) {
       using Element = std::remove_pointer_t<decltype(out)>;
-      for (int64_t i = 0; i < table.length(); ++i) out[i] = Element(master[i]);
+      for (int64_t i = 0; i < kept_elements(t); ++i) out[i] = Element(master[i]);
     };
     if (options_.compile.precision == Precision::bf16) {
       convert(reinterpret_cast<BFloat16*>(working.data()));
     } else {
       convert(reinterpret_cast<Float16*>(working.data()));
     }
+  }
+  for (size_t i = 0; i < set_->programs.size(); ++i) {
+    if (set_->programs[i].kind == ProgramKind::gather) executor_->run(i, StepInputs{});
   }
 }
 
@@ -218,7 +240,7 @@ StepInputs Engine::inputs_for(std::span<const Batch> batches, int64_t step, int6
   inputs.seed = options_.seed;
   inputs.learning_rate = learning_rate;
   for (const Batch& batch : batches) {
-    ATHANOR_ASSERT(batch.sequence_length == options_.sequence_length);
+    ATHANOR_ASSERT(batch.sequence_length == rank_sequence_length_);
     inputs.micro_batches.push_back({batch.token_ids.data(), batch.labels.data(), batch.positions.data(),
                                     batch.documents.data(), indices_.data(), batch.sample_ids.data()});
   }
@@ -266,7 +288,8 @@ std::optional<NonFinite> Engine::locate_non_finite(std::span<const Batch> micro_
   std::optional<NonFinite> found;
   executor_->run_observed(index, inputs, {}, [&](const Observation& seen) {
     if (seen.operation->kind == OperationKind::clip)
-      return true;  // the commit point: what follows would write
+      return true;            // the commit point: what follows would write
+    if (found) return false;  // the other ranks go on to the commit point
     const StepProgram& program = set_->programs[index];
     const Call& call = program.calls[static_cast<size_t>(seen.address.call)];
     const Graph& graph = program.templates[static_cast<size_t>(call.template_id)].graph;
@@ -292,7 +315,7 @@ std::optional<NonFinite> Engine::locate_non_finite(std::span<const Batch> micro_
     };
     look(seen.inputs, seen.operation->inputs);  // a bad weight shows before what it spoils
     if (seen.operation->kind != OperationKind::attention) look(seen.outputs, seen.operation->outputs);
-    return found.has_value();
+    return found.has_value() && options_.communicator == nullptr;
   });
   return found;
 }
@@ -303,11 +326,29 @@ Engine::Evaluation Engine::evaluate(const Batch& batch) {
   return {executor_->scalar("loss"), executor_->scalar("valid_tokens")};
 }
 
-DType Engine::type_of(const BucketTable& table, const std::string& buffer) {
+int64_t Engine::kept_elements(size_t table) const {
+  const int64_t whole = set_->tables[table].length(), ranks = set_->mesh.size(Axis::shard);
+  return set_->cut_buckets ? (whole + ranks - 1) / ranks : whole;
+}
+
+Engine::MemberPlace Engine::place_of(size_t table, size_t member) const {
+  const BucketMember& local = set_->tables[table].members[member];
+  const BucketMember& whole = set_->whole_tables[table].members[member];
+  const int64_t kept = kept_elements(table);
+  const int64_t start = set_->cut_buckets ? kept * coordinate(coordinates_, Axis::shard) : 0;
+  const int64_t begin = std::clamp<int64_t>(local.offset - start, 0, kept);
+  const int64_t end = std::clamp<int64_t>(local.offset + local.length() - start, 0, kept);
+  return {begin, end - begin,
+          part_of_runs(stored_runs(whole.shape, local.placements, set_->mesh, coordinates_),
+                       begin + start - local.offset, end - begin)};
+}
+
+DType Engine::type_of(size_t table, const std::string& buffer) {
   const auto bytes = static_cast<int64_t>(executor_->persistent(buffer).size());
+  const int64_t elements = kept_elements(table);
   // Not always what was asked for: a backend without fp64 products runs the model in fp32.
-  if (bytes == table.length() * 8) return DType::fp64;
-  if (bytes == table.length() * 4) return DType::fp32;
+  if (bytes == elements * 8) return DType::fp64;
+  if (bytes == elements * 4) return DType::fp32;
   return options_.compile.precision == Precision::bf16 ? DType::bf16 : DType::fp16;
 }
 
@@ -317,15 +358,18 @@ std::string Engine::weight_buffer(const BucketTable& table) const {
 
 std::vector<NamedTensor> Engine::members(const std::string& buffer, const std::string& prefix) {
   std::vector<NamedTensor> result;
-  for (const BucketTable& table : set_->tables) {
+  for (size_t t = 0; t < set_->tables.size(); ++t) {
+    const BucketTable& table = set_->tables[t];
     if (!executor_->has_persistent(buffer + table.name)) continue;
-    const DType dtype = type_of(table, buffer + table.name);
+    const DType dtype = type_of(t, buffer + table.name);
     const auto element = static_cast<int64_t>(size_of(dtype));
     const auto bytes = executor_->persistent(buffer + table.name);
-    for (const BucketMember& member : table.members) {
-      result.push_back({prefix + member.name, dtype, member.shape,
-                        bytes.subspan(static_cast<size_t>(member.offset * element),
-                                      static_cast<size_t>(member.length() * element))});
+    for (size_t m = 0; m < table.members.size(); ++m) {
+      MemberPlace place = place_of(t, m);
+      result.push_back({prefix + table.members[m].name, dtype, set_->whole_tables[t].members[m].shape,
+                        bytes.subspan(static_cast<size_t>(place.first * element),
+                                      static_cast<size_t>(place.count * element)),
+                        std::move(place.runs)});
     }
   }
   return result;
@@ -336,7 +380,7 @@ std::vector<NamedTensor> Engine::weights() {
 }
 
 std::vector<NamedTensor> Engine::gradients() {
-  return members("gradients.", "");
+  return members(set_->cut_buckets ? "reduced." : "gradients.", "");
 }
 
 std::vector<NamedTensor> Engine::state() {

@@ -15,6 +15,7 @@
 #include "athanor/compile/compile.h"
 #include "athanor/data/batch.h"
 #include "athanor/execute/executor.h"
+#include "athanor/ir/part.h"
 #include "athanor/model/config.h"
 
 namespace athanor {
@@ -41,6 +42,9 @@ struct EngineOptions {
   std::vector<int32_t> micro_batch_counts{1};  // train programs to have: one per number of micro-batches
   int64_t validation_micro_batch = 0;          // 0: no validate program
   GenerationShape generation;                  // rows 0: no programs that continue sequences
+  // This rank's among those of compile.layout's mesh; null: one rank. Sizes of batches, generation rows too,
+  // are those of a rank; sequence_length is that of the whole sequence, a multiple of sequence_granule.
+  Communicator* communicator = nullptr;
 };
 
 // Values above which a step is not to be committed.
@@ -67,11 +71,14 @@ struct NonFinite {
   double value = 0;
 };
 
+// A tensor of a model, as far as this rank has it.
 struct NamedTensor {
   std::string name;
   DType dtype = DType::fp32;
-  Shape shape;
-  std::span<std::byte> bytes;
+  Shape shape;                  // of the whole tensor
+  std::span<std::byte> bytes;   // the rank's storage of it
+  std::vector<StoredRun> runs;  // which elements of the whole lie where in `bytes`; the rest is padding
+  bool whole() const { return runs.size() == 1 && runs.front().length == shape.elements(); }
 };
 
 class Engine {
@@ -146,11 +153,20 @@ class Engine {
   StepInputs inputs_for(std::span<const Batch> batches, int64_t step, int64_t optimizer_step,
                         double learning_rate);
   StepResult result() const;
-  DType type_of(const BucketTable& table, const std::string& buffer);
+  DType type_of(size_t table, const std::string& buffer);
+  int64_t kept_elements(size_t table) const;  // of master weights and state
+  // Where a member stands in its bucket's master weights and state, as far as this rank keeps them.
+  struct MemberPlace {
+    int64_t first = 0, count = 0;  // elements
+    std::vector<StoredRun> runs;   // from `first` on
+  };
+  MemberPlace place_of(size_t table, size_t member) const;
   std::vector<NamedTensor> members(const std::string& buffer, const std::string& prefix);
 
   EngineOptions options_;
   int threads_ = 1;
+  Coordinates coordinates_{};
+  int64_t rank_sequence_length_ = 0;
   KernelTable kernels_;
   Backend backend_;
   std::shared_ptr<const ProgramSet> set_;

@@ -1,0 +1,40 @@
+// Engines as the ranks of a mesh, each in a thread of its own, beside one engine that holds everything: what
+// layout invariance is tested with. Used by tests only.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "athanor/train/engine.h"
+
+namespace athanor {
+
+// Whole tensors by name, as numbers.
+using Tensors = std::map<std::string, std::vector<double>>;
+
+struct RankRun {
+  std::vector<StepResult> steps;
+  std::vector<double> validation;                    // loss sums after the steps
+  Tensors weights;                                   // whole
+  std::vector<std::vector<std::byte>> weight_bytes;  // by rank: all it has
+};
+
+// What a run of a layout does: `steps` steps of `micro_batches` micro-batches of `samples` samples each (over
+// all ranks), the same tokens in every layout.
+struct RunPlan {
+  EngineOptions engine;  // micro_batch, sequence_length and communicator are set here
+  int64_t samples = 4, sequence_length = 8, micro_batches = 2;
+  int steps = 3;
+  bool documents = true;  // mask by document
+};
+
+// Ranks of plan.engine.compile.layout. An error of any rank is rethrown when all have ended. Copies of a
+// weight must be equal to the bit: test failures otherwise.
+RankRun run_ranks(const RunPlan& plan);
+
+// The batch of a micro-batch that the rank at these coordinates has.
+Batch batch_of_rank(const RunPlan& plan, int64_t number, const Coordinates& coordinates);
+
+}  // namespace athanor
