@@ -57,6 +57,7 @@ struct Expected {
       batch.positions.push_back(static_cast<int32_t>(i % tokens));
       batch.documents.push_back(0);
     }
+    batch.indices = whole_indices(samples, tokens);
     for (int64_t s = 0; s < samples; ++s) batch.sample_ids.push_back(s);
     return batch;
   }

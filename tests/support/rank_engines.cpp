@@ -66,6 +66,7 @@ Batch batch_of_rank(const RunPlan& plan, int64_t number, const Coordinates& coor
           batch.labels.push_back(token.label);
           batch.positions.push_back(token.position);
           batch.documents.push_back(token.document);
+          batch.indices.push_back(static_cast<int32_t>(s));
         }
       }
     }

@@ -101,14 +101,6 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)) {
   set_ = std::make_shared<const ProgramSet>(compile(options_.model, requests, options_.compile, backend_));
   coordinates_ = coordinates_of(
       set_->mesh, options_.communicator != nullptr ? static_cast<int32_t>(options_.communicator->rank()) : 0);
-  const Layout layout = layout_of(options_.model, options_.compile.layout);
-  const auto stored = stored_ranges({1, options_.sequence_length}, layout.batch, set_->mesh, coordinates_)[1];
-  const int64_t samples = std::max(options_.micro_batch, options_.validation_micro_batch);
-  for (int64_t sample = 0; sample < std::max<int64_t>(samples, 1); ++sample) {
-    for (const Range& range : stored) {
-      for (int64_t s = range.begin; s < range.end; ++s) indices_.push_back(static_cast<int32_t>(s));
-    }
-  }
   ATHANOR_ASSERT(options_.sequence_length % set_->mesh.size(Axis::context) == 0, "a sequence of {}",
                  options_.sequence_length);
   rank_sequence_length_ = options_.sequence_length / set_->mesh.size(Axis::context);
@@ -241,8 +233,9 @@ StepInputs Engine::inputs_for(std::span<const Batch> batches, int64_t step, int6
   inputs.learning_rate = learning_rate;
   for (const Batch& batch : batches) {
     ATHANOR_ASSERT(batch.sequence_length == rank_sequence_length_);
+    ATHANOR_ASSERT(batch.indices.size() == batch.token_ids.size(), "a batch without indices");
     inputs.micro_batches.push_back({batch.token_ids.data(), batch.labels.data(), batch.positions.data(),
-                                    batch.documents.data(), indices_.data(), batch.sample_ids.data()});
+                                    batch.documents.data(), batch.indices.data(), batch.sample_ids.data()});
   }
   return inputs;
 }

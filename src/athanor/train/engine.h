@@ -172,7 +172,6 @@ class Engine {
   std::shared_ptr<const ProgramSet> set_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Executor> executor_;
-  std::vector<int32_t> indices_;
   std::vector<double> logits_;
 };
 
