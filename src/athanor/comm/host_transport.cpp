@@ -1,5 +1,6 @@
 #include "athanor/comm/host_transport.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <atomic>
@@ -49,6 +50,7 @@ class HostTransport final : public Transport {
   }
 
   ~HostTransport() override {
+    wait_for_readers();
     board().leave();
     speaking_ = nullptr;
     tcp_.reset();
@@ -140,6 +142,22 @@ class HostTransport final : public Transport {
     int64_t beat_ns = 0;  // when the heartbeat was last seen to change
   };
 
+  // A peer that has not met this rank yet could not read what was sent to it once this process is gone.
+  void wait_for_readers() {
+    const int64_t until_ns = monotonic_ns() + options_.silence_ns;
+    const auto is_met = [this](int rank) {
+      return segment_->mailbox_from(rank).attached.load(std::memory_order_acquire) != 0;
+    };
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      const Peer& peer = peers_[i];
+      if (!peer.link || peer.link->posted() == 0) continue;
+      while (!is_met(static_cast<int>(i)) && board().alarm() < 0 && monotonic_ns() < until_ns) {
+        pollfd ended{peer.segment->process_descriptor(), POLLIN, 0};
+        if (::poll(&ended, 1, 1) > 0) break;
+      }
+    }
+  }
+
   RankBoard* board_of(int rank) {
     if (rank == this->rank()) return &board();
     Peer& peer = peers_[static_cast<size_t>(rank)];
@@ -159,6 +177,7 @@ class HostTransport final : public Transport {
                   fmt::format("the address of rank {} is one of rank {} in generation {}, not {}", rank,
                               address.rank, address.generation, options_.generation));
     peer.segment = std::make_unique<PeerSegment>(options_, address);
+    peer.segment->mailbox().attached.store(1, std::memory_order_release);
     Neighbour neighbour{rank, address.process, &peer.segment->head().board, 0, monotonic_ns()};
     const int process = peer.segment->process_descriptor();
     {

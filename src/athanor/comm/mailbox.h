@@ -34,6 +34,7 @@ struct Mailbox {
     uint32_t region = in_ring;
     uint32_t checksum = 0;  // of the fragment, where checksums are on
   };
+  std::atomic<uint32_t> attached{0};              // the writer has mapped the reader's memory
   alignas(64) std::atomic<uint64_t> posted{0};    // fragments; by the writer
   alignas(64) std::atomic<uint64_t> consumed{0};  // fragments; by the reader
   alignas(64) std::array<Slot, slots> slot;
