@@ -155,7 +155,7 @@ Cost cost_of(const StepProgram& program);
 // leaves its buffer; something is read that no earlier operation of the step wrote (persistent state apart);
 // the first write of a gradient accumulates, or a later one does not; a member of a gradient bucket is never
 // written; two transient buffers whose lives overlap share bytes; a call uses a buffer outside of its life; a
-// dependency between streams has no wait.
+// dependency between streams has no wait; gradients are used before their sums over ranks have been made.
 void verify(const StepProgram& program);
 
 std::string to_text(const Template& block);                                     // `show block`

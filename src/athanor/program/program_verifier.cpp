@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "athanor/ir/layer_name.h"
 #include "athanor/program/program.h"
@@ -151,7 +152,41 @@ class ProgramVerifier {
       }
       order(access);
     }
+    for (const Operation& operation : block().graph.operations) follow_sums(operation);
     end_streams();
+  }
+
+  // Contributions of ranks that have seen other tokens must be summed before anything uses a gradient.
+  void follow_sums(const Operation& operation) {
+    const Graph& graph = block().graph;
+    const auto buffer_with = [&](ValueId id) {
+      return call().buffers[static_cast<size_t>(block().slots[static_cast<size_t>(id)].base)];
+    };
+    for (const ValueId id : operation.outputs) {
+      if (id == no_value || graph.value(id).role != Role::parameter_gradient) continue;
+      for (const Axis axis : {Axis::replica, Axis::shard, Axis::context}) {
+        if (graph.value(id).placements[static_cast<size_t>(axis)].kind == PlacementKind::partial)
+          due_[buffer_with(id)].insert(axis);
+      }
+    }
+    const Axis axis = operation.attributes.axis;
+    if (operation.kind == OperationKind::reduce_members) {
+      if (operation.attributes.from.kind == PlacementKind::partial)
+        due_[buffer_with(operation.outputs[0])].erase(axis);
+    } else if (operation.kind == OperationKind::reduce_scatter_bucket) {
+      std::set<Axis> left = due_[buffer_with(operation.inputs[0])];
+      left.erase(axis);
+      due_[buffer_with(operation.outputs[0])].insert(left.begin(), left.end());
+    } else {
+      for (const ValueId id : operation.inputs) {
+        if (id == no_value || graph.value(id).role != Role::bucket_gradient) continue;
+        const std::set<Axis>& left = due_[buffer_with(id)];
+        if (left.empty()) continue;
+        fail(fmt::format("buffer {} is used before its sums over axis {} are made",
+                         program_.buffers[static_cast<size_t>(buffer_with(id))].name,
+                         name_of(*left.begin())));
+      }
+    }
   }
 
   void check_binding() const {
@@ -346,6 +381,7 @@ class ProgramVerifier {
   std::vector<std::vector<Access>> accesses_;            // by template
   std::vector<StridedMap<bool>> written_;                // by buffer: written in this step
   std::map<Place, std::vector<int32_t>> contributions_;  // by micro-batch
+  std::map<BufferId, std::set<Axis>> due_;               // sums over ranks that buffers of gradients lack
   IntervalMap<Use> persistent_uses_, transient_uses_;
   // What is known where a stream stands, and where the present call starts.
   std::array<Clock, streams> on_stream_{no_call, no_call, no_call}, known_{no_call, no_call, no_call};
