@@ -12,7 +12,6 @@
 
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
-#include "athanor/base/philox.h"
 #include "athanor/cli/option_files.h"
 #include "athanor/cli/run_options.h"
 #include "athanor/machine/host.h"
@@ -21,6 +20,7 @@
 #include "athanor/observe/time_by_operation.h"
 #include "athanor/train/engine.h"
 #include "athanor/train/peak.h"
+#include "random_batch.h"
 
 namespace athanor {
 namespace {
@@ -47,28 +47,6 @@ void configure(RunConfiguration& run, const Arguments& arguments) {
   options.model.maximum_positions = std::max(options.model.maximum_positions, options.data.sequence_length);
 }
 
-// Tokens drawn evenly from the vocabulary: what the batch holds does not change the work.
-Batch random_batch(const RunOptions& options, uint64_t number) {
-  Batch batch;
-  batch.samples = options.micro_batch;
-  batch.sequence_length = options.data.sequence_length;
-  const RandomKey key(number, RandomPurpose::test, "bench");
-  const auto tokens = static_cast<size_t>(batch.samples * batch.sequence_length);
-  for (size_t i = 0; i < tokens; ++i) {
-    const auto id = [&](size_t element) {
-      return static_cast<int32_t>(random_word(key, element) %
-                                  static_cast<uint64_t>(options.model.vocabulary));
-    };
-    batch.token_ids.push_back(id(2 * i));
-    batch.labels.push_back(id(2 * i + 1));
-    batch.positions.push_back(static_cast<int32_t>(i % static_cast<size_t>(batch.sequence_length)));
-    batch.documents.push_back(0);
-  }
-  batch.indices = whole_indices(batch.samples, batch.sequence_length);
-  for (int64_t sample = 0; sample < batch.samples; ++sample) batch.sample_ids.push_back(sample);
-  return batch;
-}
-
 int bench(const Arguments& arguments) {
   RunConfiguration run;
   configure(run, arguments);
@@ -89,7 +67,8 @@ int bench(const Arguments& arguments) {
   std::vector<double> seconds;
   double loss = 0;
   for (int64_t step = 0; step <= arguments.steps; ++step) {  // the first warms caches and pages
-    const Batch batch = random_batch(options, static_cast<uint64_t>(step));
+    const Batch batch = random_batch(options.model, options.micro_batch, options.data.sequence_length,
+                                     static_cast<uint64_t>(step));
     const int64_t begin = monotonic_ns();
     loss = engine.train_step({&batch, 1}, step, step, 3e-4).loss;
     const int64_t end = monotonic_ns();
