@@ -101,7 +101,7 @@ TEST(DistributedProgram, CompilesInEveryLayout) {
 }
 
 // An optimizer that could run before the ranks' gradients are summed is no program.
-TEST(DistributedProgram, RefusesASumThatIsMissing_P21) {
+TEST(DistributedProgram, RefusesASum_P21_ThatIsMissing) {
   for (const auto& [axis, options] :
        std::vector<std::pair<std::string, CompileOptions>>{{"replica", spread(2, 1, 1, 1, 0)},
                                                            {"context", spread(1, 1, 2, 1, 0)},
