@@ -7,6 +7,7 @@
 
 #include "athanor/base/error.h"
 #include "athanor/checkpoint/checkpoint.h"
+#include "athanor/comm/rank_threads.h"
 
 namespace athanor {
 
@@ -64,6 +65,27 @@ TrainOutcome TrainingRuns::train(const RunOptions& options) {
   TrainContext context{files_, terminal, "# configuration\n"};
   context.peak = MatrixPeak{peak_gflops, "given"};
   return athanor::train(options, context);
+}
+
+std::vector<std::string> TrainingRuns::train_on_ranks(const RunOptions& options, const PrepareRank& prepare) {
+  screen_.clear();
+  TerminalOptions terminal_options;
+  terminal_options.plain_interval_seconds = 0;
+  terminal_options.total_steps = options.steps;
+  return run_rank_threads(static_cast<int>(options.mesh().ranks()), [&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    Terminal terminal(
+        terminal_options,
+        [&](std::string_view bytes) { screen_ += rank == 0 ? bytes : "another rank speaks\n"; },
+        [] { return 200; }, monotonic_clock());
+    TrainContext context{files_, terminal, "# configuration\n"};
+    context.peak = MatrixPeak{peak_gflops, "given"};
+    context.communicator = &communicator;
+    context.signals = false;
+    RunOptions own = options;
+    if (prepare) prepare(rank, own, context);
+    athanor::train(own, context);
+  });
 }
 
 TrainOutcome TrainingRuns::resume(RunOptions options) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -27,7 +28,11 @@ class TrainingRuns {
   // Trains, or goes on with the run of that name.
   TrainOutcome train(const RunOptions& options);
   TrainOutcome resume(RunOptions options);
-  // What the last run printed.
+  // The same with a thread for each rank of the mesh; `prepare` may change a rank's options and context.
+  // Returns what each rank ended with: "" or its error.
+  using PrepareRank = std::function<void(int rank, RunOptions& options, TrainContext& context)>;
+  std::vector<std::string> train_on_ranks(const RunOptions& options, const PrepareRank& prepare = {});
+  // What the last run printed; on many ranks, what rank 0 printed.
   const std::string& screen() const { return screen_; }
   // What Error a run ends with; its text is "" when it ends well.
   std::string error_of(const RunOptions& options);

@@ -29,39 +29,41 @@ void add_axis_rows(OptionTable& table, Mesh& mesh) {
 }  // namespace
 
 void add_mesh_rows(OptionTable& table, RunOptions& options) {
-  MeshOptions& mesh = options.mesh;
+  CompileOptions& compile = options.compile;
   table.describe_group("mesh",
                        "How ranks work together: a job has pipeline x replica x shard x context x tensor of "
                        "them. Losses and weights do not depend on it but for rounding, and a run may go on "
                        "with another mesh.");
-  add_axis_rows(table, mesh.layout.mesh);
+  add_axis_rows(table, compile.layout.mesh);
   table
-      .add("mesh.sequence_parallel", mesh.layout.sequence_parallel,
+      .add("mesh.sequence_parallel", compile.layout.sequence_parallel,
            "Cut the residual stream along the sequence over axis tensor: less memory for the same "
            "communication.")
       .may_change();
   table
-      .add_choice("mesh.context_form", mesh.layout.context_form,
+      .add_choice("mesh.context_form", compile.layout.context_form,
                   {{"ring", ContextForm::ring}, {"all_to_all", ContextForm::all_to_all}},
                   "With mesh.context: keys and values travel around a ring, or heads are cut instead of the "
                   "sequence while attention runs.")
       .may_change();
   table
-      .add("mesh.zero", mesh.zero,
+      .add("mesh.zero", compile.zero_stage,
            "What mesh.shard divides: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too.")
       .at_least(0)
       .at_most(3)
       .may_change();
   table
-      .add_choice("mesh.wire", mesh.wire, {{"fp32", DType::fp32}, {"bf16", DType::bf16}},
+      .add_choice("mesh.wire", compile.gradient_wire, {{"fp32", DType::fp32}, {"bf16", DType::bf16}},
                   "Type of gradients on their way between ranks; they are summed in fp32 in any case. With "
                   "fp64 compute: fp64.")
       .may_change();
   table
-      .add("mesh.check_every", mesh.check_every,
-           "Steps between comparisons of the weights that several ranks hold, to the bit; a difference ends "
-           "the run with the rank and the tensor. 0: never.")
-      .at_least(0)
+      .add("mesh.gather_window", compile.gather_window,
+           "With mesh.zero 3: buckets (layers) whose weights are gathered at once; with 2 and 3 also those "
+           "whose "
+           "gradients are being reduced. More overlap more and take more memory.")
+      .at_least(1)
+      .at_most(10000)
       .may_change();
   table.describe_group("comm", "Communication between ranks.");
   table
@@ -82,10 +84,16 @@ void add_mesh_rows(OptionTable& table, RunOptions& options) {
       .above(0)
       .at_most(1e6)
       .may_change();
+  table
+      .add("comm.check_every", options.communication.check_every,
+           "Steps between comparisons of the weights that several ranks hold, to the bit; a difference ends "
+           "the run with the rank and the tensor. 0: never.")
+      .at_least(0)
+      .may_change();
 }
 
 void validate_mesh(const RunOptions& options) {
-  const LayoutOptions& layout = options.mesh.layout;
+  const LayoutOptions& layout = options.compile.layout;
   const Mesh& mesh = layout.mesh;
   if (mesh.size(Axis::pipeline) > 1) {
     throw_user_error(

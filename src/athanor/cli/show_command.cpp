@@ -6,7 +6,9 @@
 #include "athanor/cli/model_source.h"
 #include "athanor/cli/option_docs.h"
 #include "athanor/cli/run_options.h"
+#include "athanor/program/collective_report.h"
 #include "athanor/train/engine.h"
+#include "athanor/train/rank_layout.h"
 #include "athanor/train/report_tables.h"
 #include "athanor/train/schedule.h"
 
@@ -34,7 +36,8 @@ ProgramKind kind_of(const std::string& name) {
                                 : fmt::format("did you mean {}?", near));
 }
 
-// The programs of a run with the largest batch, compiled and not allocated: any size will do.
+// The programs of a run with the largest batch, as one rank of its mesh has them, compiled and not allocated:
+// any size will do.
 EngineOptions engine_options(const RunOptions& run, ProgramKind kind) {
   EngineOptions options;
   options.model = run.model;
@@ -43,7 +46,7 @@ EngineOptions engine_options(const RunOptions& run, ProgramKind kind) {
   options.threads = run.threads;
   options.seed = run.seed;
   options.micro_batch = run.micro_batch;
-  options.sequence_length = run.data.sequence_length;
+  options.sequence_length = padded_sequence(run.compile.layout, run.data.sequence_length);
   options.micro_batch_counts.clear();
   if (kind == ProgramKind::train) {
     options.micro_batch_counts.push_back(micro_batch_counts(run.batch, run.samples_at_once()).back());
@@ -107,7 +110,7 @@ void show_command(const ShowArguments& arguments) {
   std::string text = notes_text(set);
   if (topic == "block") text += templates_text(program, arguments.template_name.value_or("block"));
   if (topic == "step") text += calls_text(program);
-  if (topic == "memory") text += memory_text(program, set.persistent_bytes);
+  if (topic == "memory") text += memory_text(program, set.persistent_bytes) + collectives_text(program);
   if (topic == "parameters") text += parameter_table(set, run.options.model);
   write_output(text);
 }

@@ -279,7 +279,9 @@ std::optional<NonFinite> Engine::locate_non_finite(std::span<const Batch> micro_
   const StepInputs inputs = inputs_for(micro_batches, step, optimizer_step, learning_rate);
   const size_t index = train_index(micro_batches.size());
   std::optional<NonFinite> found;
+  int64_t order = 0;
   executor_->run_observed(index, inputs, {}, [&](const Observation& seen) {
+    ++order;
     if (seen.operation->kind == OperationKind::clip)
       return true;            // the commit point: what follows would write
     if (found) return false;  // the other ranks go on to the commit point
@@ -303,7 +305,8 @@ std::optional<NonFinite> Engine::locate_non_finite(std::span<const Batch> micro_
                           describe(seen.operation->part),
                           call.micro_batch,
                           at - holder.first,
-                          value_at(views[i], element)};
+                          value_at(views[i], element),
+                          order};
       }
     };
     look(seen.inputs, seen.operation->inputs);  // a bad weight shows before what it spoils

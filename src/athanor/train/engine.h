@@ -67,8 +67,9 @@ struct StepResult {
 struct NonFinite {
   std::string tensor, operation, part;
   int32_t micro_batch = -1;
-  int64_t index = 0;
+  int64_t index = 0;  // in what this rank has of it
   double value = 0;
+  int64_t order = 0;  // of the operation in the step
 };
 
 // A tensor of a model, as far as this rank has it.

@@ -10,6 +10,7 @@
 
 #include "athanor/base/error.h"
 #include "athanor/checkpoint/tensor_conversion.h"
+#include "athanor/train/load_weights.h"
 
 namespace athanor {
 namespace {
@@ -87,10 +88,9 @@ std::vector<std::pair<NamedTensor, const WeightEntry*>> matched(Engine& engine, 
 void initialise_from(Engine& engine, const WeightReader& source, bool optimizer_state) {
   std::set<std::string> filled;
   for (const auto& [tensor, entry] : matched(engine, source, optimizer_state)) {
-    source.read(*entry, tensor.dtype, tensor.bytes);
-    if (const int64_t bad = first_non_finite(tensor.dtype, tensor.bytes); bad >= 0) {
-      throw_user_error(fmt::format("train.init_from: '{}': element {} of {} is {:g}", source.path(), bad,
-                                   tensor.name, float_at(tensor.dtype, tensor.bytes, bad)),
+    if (const auto bad = read_tensor(source, *entry, tensor)) {
+      throw_user_error(fmt::format("train.init_from: '{}': element {} of {} is {:g}", source.path(),
+                                   bad->index, tensor.name, bad->value),
                        "these weights are spoilt; take others");
     }
     filled.insert(tensor.name);

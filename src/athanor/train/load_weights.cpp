@@ -28,6 +28,28 @@ bool has_averages(const WeightReader& source) {
                      [](const WeightEntry& entry) { return entry.name.starts_with(average_prefix); });
 }
 
+std::optional<BadValue> read_tensor(const WeightReader& source, const WeightEntry& entry,
+                                    const NamedTensor& tensor) {
+  const auto bad_in = [&](std::span<const std::byte> bytes) -> std::optional<BadValue> {
+    const int64_t at = first_non_finite(tensor.dtype, bytes);
+    if (at < 0) return std::nullopt;
+    return BadValue{at, float_at(tensor.dtype, bytes, at)};
+  };
+  if (tensor.runs.empty()) return std::nullopt;
+  if (tensor.whole()) {
+    source.read(entry, tensor.dtype, tensor.bytes);
+    return bad_in(tensor.bytes);
+  }
+  const auto size = static_cast<int64_t>(size_of(tensor.dtype));
+  std::vector<std::byte> whole(static_cast<size_t>(tensor.shape.elements() * size));
+  source.read(entry, tensor.dtype, whole);
+  for (const StoredRun& run : tensor.runs) {
+    const auto from = whole.begin() + run.global_first * size;
+    std::copy(from, from + run.length * size, tensor.bytes.begin() + run.local_first * size);
+  }
+  return bad_in(whole);
+}
+
 void load_weights(Engine& engine, const WeightReader& source, bool averages) {
   const std::vector<NamedTensor> weights = engine.weights();
   std::vector<const WeightEntry*> entries;
@@ -50,11 +72,10 @@ void load_weights(Engine& engine, const WeightReader& source, bool averages) {
                      "it is of a model of another structure");
   }
   for (size_t i = 0; i < weights.size(); ++i) {
-    source.read(*entries[i], weights[i].dtype, weights[i].bytes);
-    if (const int64_t bad = first_non_finite(weights[i].dtype, weights[i].bytes); bad >= 0) {
-      throw_user_error(
-          fmt::format("'{}': element {} of {} is no finite number", source.path(), bad, entries[i]->name),
-          "these weights are damaged; take others");
+    if (const auto bad = read_tensor(source, *entries[i], weights[i])) {
+      throw_user_error(fmt::format("'{}': element {} of {} is no finite number", source.path(), bad->index,
+                                   entries[i]->name),
+                       "these weights are damaged; take others");
     }
   }
   engine.refresh_working();

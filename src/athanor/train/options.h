@@ -12,7 +12,6 @@
 #include "athanor/compile/options.h"
 #include "athanor/data/chat_template.h"
 #include "athanor/model/config.h"
-#include "athanor/model/layout.h"
 #include "athanor/train/engine.h"
 
 namespace athanor {
@@ -99,17 +98,11 @@ struct DumpOptions {
   int64_t step = 1;                // the step in which they are written
 };
 
-// How ranks work together. `layout.mesh` has as many ranks as the job.
-struct MeshOptions {
-  LayoutOptions layout;
-  int32_t zero = 0;          // what is cut over axis shard: 1 optimizer state, 2 gradients too, 3 weights too
-  DType wire = DType::fp32;  // of gradients on their way between ranks
-  int64_t check_every = 100;  // steps between comparisons of what several ranks hold; 0: never
-};
-
+// Between ranks; how they share the work stands in CompileOptions.
 struct CommunicationOptions {
   Algorithm algorithm = Algorithm::automatic;
   double timeout_seconds = 600;  // of one collective
+  int64_t check_every = 100;     // steps between comparisons of what several ranks hold; 0: never
 };
 
 // What happens when the run folder already holds a run.
@@ -144,12 +137,12 @@ struct RunOptions {
   CheckpointingOptions checkpoint;
   SampleOptions sample;
   DumpOptions dump;
-  MeshOptions mesh;
   CommunicationOptions communication;
 
+  const Mesh& mesh() const { return compile.layout.mesh; }
   // A micro-batch of every rank that has samples of its own.
   int64_t samples_at_once() const {
-    return micro_batch * mesh.layout.mesh.size(Axis::replica) * mesh.layout.mesh.size(Axis::shard);
+    return micro_batch * mesh().size(Axis::replica) * mesh().size(Axis::shard);
   }
   std::string run_folder() const { return folder.empty() ? name : folder + "/" + name; }
 };

@@ -1,10 +1,11 @@
 #include "athanor/train/run_state.h"
 
 #include <algorithm>
-#include <cmath>
 #include <sstream>
 
 #include "athanor/base/error.h"
+#include "athanor/checkpoint/rank_tensors.h"
+#include "athanor/checkpoint/tensor_conversion.h"
 #include "athanor/tokenizer/tokenizer_files.h"
 
 namespace athanor {
@@ -60,37 +61,54 @@ namespace {
 // Name and place of the first element of the state that is not finite, or nothing.
 std::string non_finite_state(Engine& engine) {
   for (const NamedTensor& tensor : engine.state()) {
-    const auto search = [&](const auto* values) {
-      const auto* end = values + tensor.shape.elements();
-      return std::find_if(values, end, [](auto value) { return !std::isfinite(value); }) - values;
-    };
-    const int64_t at = tensor.dtype == DType::fp64
-                           ? search(reinterpret_cast<const double*>(tensor.bytes.data()))
-                           : search(reinterpret_cast<const float*>(tensor.bytes.data()));
-    if (at < tensor.shape.elements()) return fmt::format("{} (element {})", tensor.name, at);
+    const int64_t at = first_non_finite(tensor.dtype, tensor.bytes);
+    if (at < 0) continue;
+    const auto run = std::find_if(tensor.runs.begin(), tensor.runs.end(), [at](const StoredRun& each) {
+      return at >= each.local_first && at < each.local_first + each.length;
+    });
+    if (run == tensor.runs.end()) return fmt::format("{} (padding)", tensor.name);
+    return fmt::format("{} (element {})", tensor.name, run->global_first + at - run->local_first);
   }
   return {};
 }
 
 }  // namespace
 
-SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& run) {
+SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& run, RankMessages& messages) {
   if (const std::string where = non_finite_state(engine); !where.empty()) {
     throw Error(
         ErrorKind::stop_job,
         fmt::format("step {}: the update gave a value that is not finite in {}", run.progress.step, where),
         "this state was not saved; go on from an earlier checkpoint with a lower learning rate");
   }
-  std::vector<TensorBytes> tensors;
-  for (const NamedTensor& tensor : engine.state()) {
-    tensors.push_back({tensor.name, tensor.dtype, sizes(tensor.shape), tensor.bytes});
+  std::vector<RankTensor> tensors;
+  for (NamedTensor& tensor : engine.state()) {
+    tensors.push_back({tensor.name, tensor.dtype, sizes(tensor.shape), tensor.bytes, std::move(tensor.runs)});
   }
   CheckpointState state = {{"progress", to_text(run.progress)},
                            {"position", to_text(run.position)},
                            {"configuration", run.configuration},
                            {"spikes", run.spikes}};
   if (!run.tokenizer.empty()) state["tokenizer"] = run.tokenizer;
-  return folder.save(run.progress.step, tensors, state);
+  return save_on_ranks(folder, messages, run.progress.step, std::move(tensors), state);
+}
+
+SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& run) {
+  RankMessages alone(nullptr);
+  return save_run(folder, engine, run, alone);
+}
+
+LatestCheckpoint find_latest(CheckpointFolder& folder, FileEnvironment& files, RankMessages& messages) {
+  LatestCheckpoint latest;
+  std::string path;
+  if (messages.is_first()) {
+    latest = folder.find_latest();
+    if (latest.checkpoint) path = latest.checkpoint->path();
+  }
+  messages.broadcast(path);
+  if (!messages.is_first() && !path.empty())
+    latest.checkpoint = Checkpoint::open_checked_elsewhere(files, path);
+  return latest;
 }
 
 std::shared_ptr<const Tokenizer> saved_tokenizer(const Checkpoint& checkpoint) {
@@ -118,8 +136,8 @@ SavedRun read_run(const Checkpoint& checkpoint) {
 SavedRun load_run(const Checkpoint& checkpoint, Engine& engine) {
   SavedRun run = read_run(checkpoint);
   std::vector<TensorTarget> targets;
-  for (const NamedTensor& tensor : engine.state()) {
-    targets.push_back({tensor.name, tensor.dtype, sizes(tensor.shape), tensor.bytes});
+  for (NamedTensor& tensor : engine.state()) {
+    targets.push_back({tensor.name, tensor.dtype, sizes(tensor.shape), tensor.bytes, std::move(tensor.runs)});
   }
   checkpoint.load(targets, LoadMode::strict);
   if (const std::string where = non_finite_state(engine); !where.empty()) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "athanor/checkpoint/checkpoint.h"
+#include "athanor/comm/rank_messages.h"
 #include "athanor/data/data_position.h"
 #include "athanor/tokenizer/tokenizer.h"
 #include "athanor/train/engine.h"
@@ -35,11 +36,19 @@ struct SavedRun {
 };
 
 // Saves every tensor of the engine's state and the rest in one file; all values are those of the call. A
-// state with a value that is not finite is not saved: Error(stop_job) with its name.
+// state with a value that is not finite is not saved: Error(stop_job) with its name. All ranks of the engine
+// call it; rank 0 writes, and its `run` is what is written; the others have an empty report.
+SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& run, RankMessages& messages);
+// Of one rank.
 SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& run);
 
-// Loads the tensors (strictly: any difference of names, shapes, types is a user error that lists them, before
-// anything is changed; or a value that is not finite), makes the working copies, and returns the rest.
+// The latest sound checkpoint of a folder that all ranks see. Rank 0 looks for it, reads and checks it; the
+// others check its header, and have no notes.
+LatestCheckpoint find_latest(CheckpointFolder& folder, FileEnvironment& files, RankMessages& messages);
+
+// Loads what the engine has of the tensors (strictly: any difference of names, shapes, types is a user error
+// that lists them, before anything is changed; or a value that is not finite), makes the working copies, and
+// returns the rest.
 SavedRun load_run(const Checkpoint& checkpoint, Engine& engine);
 // Only the rest, to compare configurations before an engine exists.
 SavedRun read_run(const Checkpoint& checkpoint);

@@ -20,7 +20,9 @@
 #include "athanor/train/initialise_from.h"
 #include "athanor/train/interrupt.h"
 #include "athanor/train/peak.h"
+#include "athanor/train/rank_agreement.h"
 #include "athanor/train/rank_layout.h"
+#include "athanor/train/replica_check.h"
 #include "athanor/train/report_tables.h"
 #include "athanor/train/run_state.h"
 #include "athanor/train/schedule.h"
@@ -30,19 +32,30 @@ namespace athanor {
 
 namespace {
 
-EngineOptions engine_options(const RunOptions& options, bool validates) {
+EngineOptions engine_options(const RunOptions& options, bool validates, Communicator* communicator) {
   EngineOptions engine;
+  engine.communicator = communicator;
   engine.model = options.model;
   engine.compile = options.compile;
   engine.kernels = options.kernels;
   engine.threads = options.threads;
   engine.seed = options.seed;
   engine.micro_batch = options.micro_batch;
-  engine.sequence_length = options.data.sequence_length;
+  engine.sequence_length = padded_sequence(options.compile.layout, options.data.sequence_length);
   engine.micro_batch_counts = micro_batch_counts(options.batch, options.samples_at_once());
   engine.validation_micro_batch = validates ? options.micro_batch : 0;
   if (options.sample.length > 0) engine.generation = GenerationShape::of(1, options.data.sequence_length);
   return engine;
+}
+
+// Rank 0 first: it makes the token files of texts that the others then find.
+DataSets open_in_turn(const RunOptions& options, FileEnvironment& files, int64_t total_samples,
+                      RankMessages& messages) {
+  if (!messages.is_first()) messages.wait_for_all();
+  DataSets sets = open_data_sets(files, options, total_samples);
+  if (messages.is_first()) messages.wait_for_all();
+  require_same(messages, "training data", to_text(sets.train->position(0)));
+  return sets;
 }
 
 bool has_validation(const RunOptions& options) {
@@ -54,24 +67,30 @@ class Run {
   Run(const RunOptions& options, const TrainContext& context)
       : options_(options),
         context_(context),
+        messages_(context.communicator),
+        part_(batch_part(options.model, options.compile.layout, messages_.rank(), options.micro_batch,
+                         options.data.sequence_length)),
         total_samples_(samples_after(options.batch, options.samples_at_once(), options.steps)),
-        data_(open_data_sets(context.files, options, total_samples_)),
-        engine_(engine_options(options, has_validation(options))),
+        data_(open_in_turn(options, context.files, total_samples_, messages_)),
+        engine_(engine_options(options, has_validation(options), context.communicator)),
         spikes_(options.spike),
         checkpoints_(context.files, options.run_folder() + "/checkpoints", {options.checkpoint.keep}) {
     validate_dump_names(engine_.programs(), options.dump.names);
   }
 
   TrainOutcome go() {
-    const Interrupts interrupts(options_.wall_time_seconds, created_ns_);
-    interrupts_ = &interrupts;
+    std::optional<Interrupts> interrupts;
+    if (context_.signals) interrupts.emplace(options_.wall_time_seconds, created_ns_);
+    interrupts_ = interrupts ? &*interrupts : nullptr;
+    require_same(messages_, "options", context_.configuration);
     describe();
     engine_.allocate();
     restore_or_initialise();
-    open_folder();
-    open_sinks();
-    peak_ = context_.peak ? *context_.peak : measure_peak(options_, engine_.threads());
-    if (peak_.gflops > 0) note(fmt::format("peak: {:.0f} GFLOP/s, {}", peak_.gflops, peak_.source));
+    if (messages_.is_first()) {
+      open_folder();
+      open_sinks();
+      find_peak();
+    }
     const TrainOutcome outcome = loop();
     finish(outcome);
     interrupts_ = nullptr;
@@ -79,12 +98,23 @@ class Run {
   }
 
  private:
-  void note(const std::string& text) { context_.terminal.message(MessageKind::note, text); }
+  // Rank 0 speaks for all.
+  Terminal& terminal() { return messages_.is_first() ? context_.terminal : silent_; }
+  void note(const std::string& text) { terminal().message(MessageKind::note, text); }
+
+  void find_peak() {
+    peak_ = context_.peak ? *context_.peak : measure_peak(options_, engine_.threads());
+    if (peak_.gflops <= 0) return;
+    const int ranks = messages_.ranks();
+    note(fmt::format("peak: {:.0f} GFLOP/s, {}{}", peak_.gflops, peak_.source,
+                     ranks > 1 ? fmt::format("; {} ranks", ranks) : ""));
+    peak_.gflops *= ranks;
+  }
 
   void describe() {
     for (const std::string& line : engine_.programs().notes) note(line);
     for (const std::string& line : data_.report) note(line);
-    context_.terminal.print(parameter_table(engine_.programs(), options_.model));
+    terminal().print(parameter_table(engine_.programs(), options_.model));
     note(memory_summary(engine_.programs()));
   }
 
@@ -101,7 +131,7 @@ class Run {
 
   // Before anything in it is read or written that another process might be changing.
   void lock_folder() {
-    if (context_.lock && !lock_) lock_ = context_.lock(options_.run_folder());
+    if (context_.lock && !lock_ && messages_.is_first()) lock_ = context_.lock(options_.run_folder());
   }
 
   void restore_or_initialise() {
@@ -113,10 +143,10 @@ class Run {
       return;
     }
     lock_folder();
-    LatestCheckpoint latest = checkpoints_.find_latest();
+    LatestCheckpoint latest = find_latest(checkpoints_, context_.files, messages_);
     for (const RejectedCheckpoint& rejected : latest.rejected) {
-      context_.terminal.message(MessageKind::warning,
-                                fmt::format("passed over {}: {}", rejected.path, rejected.reason));
+      terminal().message(MessageKind::warning,
+                         fmt::format("passed over {}: {}", rejected.path, rejected.reason));
     }
     for (const std::string& line : latest.notes) note(line);
     if (!latest.checkpoint) {
@@ -154,7 +184,7 @@ class Run {
           "only checkpoints of runs have it; without train.init_optimizer the state begins fresh");
     }
     if (initial.tokenizer && data_.tokenizer && data_.tokenizer->identity() != *initial.tokenizer) {
-      context_.terminal.message(
+      terminal().message(
           MessageKind::warning,
           fmt::format("the data's tokenizer is not that of the weights in {}: the same ids mean other texts",
                       initial.reader->path()));
@@ -202,21 +232,30 @@ class Run {
 
   TrainOutcome loop() {
     Loader loader(
-        data_.train, {options_.micro_batch, options_.data.prefetch},
-        [this](int64_t consumed) { return batch_size(options_.batch, options_.micro_batch, consumed); },
+        std::make_shared<const PartReader>(data_.train, part_), {part_.samples, options_.data.prefetch},
+        [this](int64_t consumed) { return batch_size(options_.batch, part_.samples, consumed); },
         progress_.consumed_samples);
     TrainOutcome outcome;
     begun_ns_ = monotonic_ns();
     first_step_ = progress_.step;
-    while (progress_.step < options_.steps) {
-      outcome.stop_reason = interrupts_->stop_reason();
-      if (!outcome.stop_reason.empty()) break;
+    for (;;) {
+      const Requests requests = agree(messages_, own_requests());
+      // A save that was asked for before the last step is made by finish().
+      if (requests.save && progress_.step > first_step_) save();
+      outcome.stop_reason = progress_.step < options_.steps ? requests.stop_reason : "";
+      if (!outcome.stop_reason.empty() || progress_.step == options_.steps) break;
       one_step(loader.next());
+      if (due(options_.communication.check_every)) check_replicas(messages_, engine_.state(), progress_.step);
       if (due(options_.validation.every)) validate();
-      if (interrupts_->take_save_request() || due(options_.checkpoint.every)) save();
+      if (due(options_.checkpoint.every)) save();
     }
     outcome.step = progress_.step;
     return outcome;
+  }
+
+  Requests own_requests() const {
+    if (interrupts_ == nullptr) return {};
+    return {interrupts_->stop_reason(), interrupts_->take_save_request()};
   }
 
   bool due(int64_t every) const {
@@ -254,7 +293,7 @@ class Run {
   [[noreturn]] void stop_for(const std::string& reason, const std::string& hint) {
     save();
     sinks_.finish();
-    context_.terminal.finish();
+    terminal().finish();
     throw Error(ErrorKind::stop_job, fmt::format("step {}: {}", progress_.step, reason),
                 "the run was saved; " + hint);
   }
@@ -273,7 +312,8 @@ class Run {
         [&](const Observation& seen) { dump.observe(*program, seen); }, limits);
     const std::string folder = options_.run_folder() + "/dump";
     context_.files.make_directories(folder);
-    const std::string path = fmt::format("{}/step_{}.safetensors", folder, progress_.step + 1);
+    const std::string rank = messages_.ranks() > 1 ? fmt::format(".rank_{}", messages_.rank()) : "";
+    const std::string path = fmt::format("{}/step_{}{}.safetensors", folder, progress_.step + 1, rank);
     const int64_t count = dump.write(context_.files, path);
     note(fmt::format("dumped {} tensors to {}", count, path));
     return result;
@@ -284,16 +324,12 @@ class Run {
     if (result.valid_tokens == 0 || (std::isfinite(result.loss) && std::isfinite(result.gradient_norm)))
       return;
     const int64_t step = progress_.step + 1;
-    const auto found =
-        engine_.locate_non_finite(batch.micro_batches, progress_.step, progress_.optimizer_step, rate);
-    std::string where = "no single tensor holds it: a sum overflowed";
-    if (found) {
-      where = fmt::format("the first tensor with it is {} ({} of {}, micro-batch {}, element {}: {})",
-                          found->tensor, found->part, found->operation, found->micro_batch, found->index,
-                          found->value);
-    }
+    const std::string first = agree_on_non_finite(
+        messages_,
+        engine_.locate_non_finite(batch.micro_batches, progress_.step, progress_.optimizer_step, rate));
+    const std::string where = first.empty() ? "no single tensor holds it: a sum overflowed" : first;
     sinks_.finish();
-    context_.terminal.finish();
+    terminal().finish();
     throw Error(ErrorKind::stop_job,
                 fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step, result.loss,
                             result.gradient_norm, where),
@@ -332,7 +368,7 @@ class Run {
                           static_cast<double>(options_.steps - progress_.step);
     report.skipped = result.skipped;
     sinks_.step(report);
-    context_.terminal.step(report);
+    terminal().step(report);
   }
 
   double computed_flops(size_t micro_batches) {
@@ -341,7 +377,7 @@ class Run {
       if (flops > 0) break;
       if (program.kind == ProgramKind::train &&
           program.micro_batches == static_cast<int32_t>(micro_batches)) {
-        flops = cost_of(program).flops;
+        flops = cost_of(program).flops * messages_.ranks();
       }
     }
     return flops;
@@ -351,15 +387,18 @@ class Run {
   void validate() {
     const bool averaged = options_.validation.use_average && options_.compile.optimizer.average_decay > 0;
     if (averaged) engine_.swap_average();
+    bool ended = false;
     for (const ValidationSet& set : data_.validation) {
-      const ValidationBatches batches(set.samples, options_.micro_batch, options_.validation.samples);
+      const ValidationBatches batches(set.samples, part_.samples, options_.validation.samples);
+      const PartReader reader(set.samples, part_);
       double loss_sum = 0, tokens = 0;
-      for (int64_t i = 0; i < batches.batch_count() && !asked_to_end(); ++i) {
-        const Engine::Evaluation part = engine_.evaluate(batches.batch(i));
+      for (int64_t i = 0; i < batches.batch_count() && !ended; ++i) {
+        const Engine::Evaluation part = engine_.evaluate(reader.cut(batches.sample_ids(i)));
         loss_sum += part.loss_sum;
         tokens += part.valid_tokens;
+        ended = asked_to_end();
       }
-      if (asked_to_end()) break;
+      if (ended) break;
       ValidationReport report{
           .step = progress_.step, .set = set.name, .tokens = static_cast<int64_t>(tokens)};
       if (tokens > 0) {
@@ -367,20 +406,21 @@ class Run {
         report.perplexity = std::exp(loss_sum / tokens);
       }
       sinks_.validation(report);
-      context_.terminal.validation(report);
+      terminal().validation(report);
     }
-    if (asked_to_end()) note("the validation was given up, to end in time");
+    if (ended) note("the validation was given up, to end in time");
     if (averaged) engine_.swap_average();
   }
 
-  bool asked_to_end() const { return !interrupts_->stop_reason().empty(); }
+  bool asked_to_end() { return messages_.any(interrupts_ != nullptr && !interrupts_->stop_reason().empty()); }
 
   void save() {
     if (progress_.step == saved_step_) return;
     sinks_.finish();  // a run that goes on from here finds the lines of all steps before
     const SaveReport saved = save_run(checkpoints_, engine_,
                                       {progress_, data_.train->position(progress_.consumed_samples),
-                                       context_.configuration, spikes_.to_text(), tokenizer_json_});
+                                       context_.configuration, spikes_.to_text(), tokenizer_json_},
+                                      messages_);
     saved_step_ = progress_.step;
     for (const std::string& line : saved.notes) note(line);
     note(fmt::format("saved {} ({})", saved.path, format_bytes(static_cast<double>(saved.bytes))));
@@ -390,14 +430,15 @@ class Run {
     if (outcome.stop_reason.empty()) validate();
     if (progress_.step > 0) save();
     sinks_.finish();
-    context_.terminal.finish();
+    terminal().finish();
     if (!outcome.stop_reason.empty()) {
       note(fmt::format("{} at step {} of {}; `--resume {}` goes on", outcome.stop_reason, progress_.step,
                        options_.steps, options_.run_folder()));
       return;
     }
-    context_.terminal.print(render_terminal_chart(
-        curve_->chart(), {.width = 78, .height = 16, .unicode = terminal_options_for(stdout).unicode}));
+    if (curve_ != nullptr)
+      terminal().print(render_terminal_chart(
+          curve_->chart(), {.width = 78, .height = 16, .unicode = terminal_options_for(stdout).unicode}));
     if (options_.sample.length > 0) write_sample();
   }
 
@@ -421,12 +462,15 @@ class Run {
                return true;
              });
     if (averaged) engine_.swap_average();
-    context_.terminal.print("the model writes:\n" +
-                            printable_lines(prompt + tokenizer.decode(ids, {.continuation = true})) + "\n");
+    terminal().print("the model writes:\n" +
+                     printable_lines(prompt + tokenizer.decode(ids, {.continuation = true})) + "\n");
   }
 
   const RunOptions& options_;
   const TrainContext& context_;
+  RankMessages messages_;
+  BatchPart part_;
+  Terminal silent_{{}, [](std::string_view) {}, [] { return 80; }, monotonic_clock()};
   std::shared_ptr<const FolderLock> lock_;  // given back last
   const int64_t created_ns_ = monotonic_ns();
   int64_t total_samples_;
@@ -452,10 +496,18 @@ TrainOutcome train(const RunOptions& options, const TrainContext& context) {
   if (options.micro_batch < 1) {
     throw_user_error(fmt::format("train.micro_batch is {}", options.micro_batch), "it must be at least 1");
   }
-  require_ranks(options.mesh.layout.mesh, 1);
-  validate_batch(options.batch, options.micro_batch, options.mesh.layout.mesh);
-  const ClosedPipesIgnored pipes;
-  return Run(options, context).go();
+  validate_batch(options.batch, options.micro_batch, options.mesh());
+  Communicator* const communicator = context.communicator;
+  require_ranks(options.mesh(), communicator == nullptr ? 1 : communicator->ranks());
+  std::optional<ClosedPipesIgnored> pipes;
+  if (context.signals) pipes.emplace();
+  try {
+    return Run(options, context).go();
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    if (communicator != nullptr) communicator->abort(known != nullptr ? known->message() : error.what());
+    throw;
+  }
 }
 
 }  // namespace athanor

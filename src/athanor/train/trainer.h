@@ -12,6 +12,7 @@
 #include "athanor/base/file_environment.h"
 #include "athanor/base/folder_lock.h"
 #include "athanor/checkpoint/weight_reader.h"
+#include "athanor/comm/communicator.h"
 #include "athanor/observe/terminal.h"
 #include "athanor/train/options.h"
 #include "athanor/train/peak.h"
@@ -43,12 +44,16 @@ struct TrainContext {
   std::function<InitialWeights()> initial_weights = {};
   std::optional<MatrixPeak> peak = {};  // of this machine, if known; otherwise it is measured
   std::function<std::shared_ptr<const FolderLock>(const std::string& folder)> lock = {};
+  // This rank's; null: one rank. All ranks call train() with the same options on the same files; rank 0 alone
+  // writes, prints and reports.
+  Communicator* communicator = nullptr;
+  bool signals = true;  // false: somebody else in this process listens to signals
 };
 
 // Trains to the end, or until a signal or the wall-time limit stops it after a save. Errors: user errors
 // before the first step (options, data, memory, checkpoints); Error(stop_job) when loss or gradient are not
 // finite, naming the step and the first such tensor, and when loss spikes stop the run. A refused run leaves
-// its folder as it was.
+// its folder as it was. An error of one rank ends all with its message.
 TrainOutcome train(const RunOptions& options, const TrainContext& context);
 
 }  // namespace athanor

@@ -1,0 +1,28 @@
+// What the ranks of a run decide together, so that none goes another way than the others.
+//
+// Called by the training loop, on all ranks in the same order. Thread safety: one thread.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "athanor/comm/rank_messages.h"
+#include "athanor/train/engine.h"
+
+namespace athanor {
+
+// Between steps: the first rank's reason to stop of those that have one (empty: go on), and whether anyone
+// was asked for a save.
+struct Requests {
+  std::string stop_reason;
+  bool save = false;
+};
+Requests agree(RankMessages& messages, const Requests& own);
+
+// What the rank that found it first in the order of the step found, in words; empty if none did.
+std::string agree_on_non_finite(RankMessages& messages, const std::optional<NonFinite>& found);
+
+// User error on every rank, naming the rank, where `text` is not that of rank 0. `what` is what it says.
+void require_same(RankMessages& messages, const std::string& what, const std::string& text);
+
+}  // namespace athanor
