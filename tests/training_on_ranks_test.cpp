@@ -122,6 +122,26 @@ TEST_F(TrainingOnRanks, EveryLayoutIsTheRunOfOneRank) {
   }
 }
 
+// Threads or processes: the same bits.
+TEST_F(TrainingOnRanks, EveryTransportGivesTheSameBits) {
+  int number = 0;
+  for (const Ranks& ranks : {Ranks{.shard = 2, .tensor = 2, .zero = 2, .sequence_parallel = true},
+                             Ranks{.shard = 2, .context = 2, .zero = 3}, Ranks{.replica = 3}}) {
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      RunOptions threads = on(exact(fmt::format("threads-{}", number), "llama"), ranks);
+      threads.batch.batch = 6;
+      threads.micro_batch = 6 / ranks.replica / ranks.shard;
+      threads.compile.precision = precision;
+      RunOptions processes = threads;
+      processes.name = fmt::format("processes-{}", number++);
+      expect_no_errors(runs.train_on_processes(processes));
+      expect_no_errors(runs.train_on_ranks(threads));
+      EXPECT_EQ(runs.metrics(threads), runs.metrics(processes));
+      EXPECT_EQ(differences(runs.checkpoint(threads, 4), runs.checkpoint(processes, 4)), "");
+    }
+  }
+}
+
 // One rank reports, writes and draws.
 TEST_F(TrainingOnRanks, OneRankSpeaksForAll) {
   RunOptions many = on(exact("a"), {.shard = 2});
@@ -285,7 +305,7 @@ TEST_F(TrainingOnRanks, ANumberThatIsNotFiniteStopsAllWithOneReport) {
 }
 
 // A bit of one copy of a weight turns: the check names tensor and rank.
-TEST_F(TrainingOnRanks, P24_CopiesThatPartAreFoundAndNamed) {
+TEST(ReplicaCheck, P24_CopiesThatPartAreFoundAndNamed) {
   std::vector<std::byte> memory(4 * 64, std::byte{7});
   const auto errors = run_rank_threads(4, [&](Communicator& communicator) {
     RankMessages messages(&communicator);
@@ -305,6 +325,18 @@ TEST_F(TrainingOnRanks, P24_CopiesThatPartAreFoundAndNamed) {
   for (const std::string& error : errors)
     EXPECT_EQ(error,
               "step 5: ranks that must hold the same weights do not: first on rank 2 (of ranks 0, 1, 2, 3)");
+}
+
+// Of two copies nobody knows which is right.
+TEST(ReplicaCheck, P24_TwoCopiesAreNamedBoth) {
+  for (const std::string& error : run_rank_threads(2, [&](Communicator& communicator) {
+         RankMessages messages(&communicator);
+         std::array<std::byte, 32> own{static_cast<std::byte>(communicator.rank())};
+         const std::vector<NamedTensor> state{{"w", DType::fp32, {8}, own, {{0, 0, 8}}}};
+         check_replicas(messages, state, 2);
+       })) {
+    EXPECT_EQ(error, "step 2: ranks that must hold the same weights do not: w between ranks 0, 1");
+  }
 }
 
 }  // namespace

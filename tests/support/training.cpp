@@ -7,6 +7,7 @@
 
 #include "athanor/base/error.h"
 #include "athanor/checkpoint/checkpoint.h"
+#include "athanor/comm/process_ranks.h"
 #include "athanor/comm/rank_threads.h"
 
 namespace athanor {
@@ -86,6 +87,22 @@ std::vector<std::string> TrainingRuns::train_on_ranks(const RunOptions& options,
     if (prepare) prepare(rank, own, context);
     athanor::train(own, context);
   });
+}
+
+std::vector<std::string> TrainingRuns::train_on_processes(const RunOptions& options) {
+  const int count = static_cast<int>(options.mesh().ranks());
+  ProcessRanks ranks(
+      count, [](int, HostTransportOptions&, CommunicatorOptions&) {},
+      [&](int, Communicator& communicator, Meeting&) {
+        Terminal terminal({}, [](std::string_view) {}, [] { return 80; }, monotonic_clock());
+        TrainContext context{files_, terminal, "# configuration\n"};
+        context.peak = MatrixPeak{peak_gflops, "given"};
+        context.communicator = &communicator;
+        athanor::train(options, context);
+      });
+  std::vector<std::string> errors;
+  for (int rank = 0; rank < count; ++rank) errors.push_back(ranks.wait_for(rank));
+  return errors;
 }
 
 TrainOutcome TrainingRuns::resume(RunOptions options) {

@@ -32,6 +32,9 @@ class TrainingRuns {
   // Returns what each rank ended with: "" or its error.
   using PrepareRank = std::function<void(int rank, RunOptions& options, TrainContext& context)>;
   std::vector<std::string> train_on_ranks(const RunOptions& options, const PrepareRank& prepare = {});
+  // The same with a process for each rank, on the transport between processes of a host; the caller must have
+  // no other thread. What the run prints is lost.
+  std::vector<std::string> train_on_processes(const RunOptions& options);
   // What the last run printed; on many ranks, what rank 0 printed.
   const std::string& screen() const { return screen_; }
   // What Error a run ends with; its text is "" when it ends well.

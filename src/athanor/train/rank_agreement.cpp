@@ -3,8 +3,6 @@
 #include <array>
 #include <limits>
 
-#include "athanor/base/error.h"
-
 namespace athanor {
 
 namespace {
@@ -68,8 +66,17 @@ void require_same(RankMessages& messages, const std::string& what, const std::st
   messages.broadcast(first);
   const auto other = rank_of_least(messages, text == first ? std::numeric_limits<int64_t>::max() : 0);
   if (!other) return;
-  throw_user_error(fmt::format("rank {} has other {} than rank 0", *other, what),
-                   "start all ranks with the same options, on the same files");
+  throw_on_all(messages, Error(ErrorKind::user, fmt::format("rank {} has other {} than rank 0", *other, what),
+                               "start all ranks with the same options, on the same files"));
+}
+
+void throw_on_all(RankMessages& messages, const Error& error) {
+  try {
+    messages.wait_for_all();
+  } catch (const Error&) {
+    // Another one was faster; it knew the same.
+  }
+  throw error;
 }
 
 }  // namespace athanor

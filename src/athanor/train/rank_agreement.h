@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "athanor/base/error.h"
 #include "athanor/comm/rank_messages.h"
 #include "athanor/train/engine.h"
 
@@ -24,5 +25,9 @@ std::string agree_on_non_finite(RankMessages& messages, const std::optional<NonF
 
 // User error on every rank, naming the rank, where `text` is not that of rank 0. `what` is what it says.
 void require_same(RankMessages& messages, const std::string& what, const std::string& text);
+
+// Throws, on every rank, an error that all of them have found alike. None leaves before all have: otherwise
+// those that are still reading what it was found by would report that a rank has gone.
+[[noreturn]] void throw_on_all(RankMessages& messages, const Error& error);
 
 }  // namespace athanor

@@ -10,6 +10,7 @@
 
 #include "athanor/base/crc32c.h"
 #include "athanor/base/error.h"
+#include "athanor/train/rank_agreement.h"
 
 namespace athanor {
 
@@ -99,9 +100,11 @@ void check_replicas(RankMessages& messages, std::span<const NamedTensor> state, 
   }
   messages.broadcast(differences);
   if (differences.empty()) return;
-  throw Error(ErrorKind::stop_job,
-              fmt::format("step {}: ranks that must hold the same weights do not: {}", step, differences),
-              "a machine computes or remembers wrongly; go on from the last checkpoint without it");
+  throw_on_all(
+      messages,
+      Error(ErrorKind::stop_job,
+            fmt::format("step {}: ranks that must hold the same weights do not: {}", step, differences),
+            "a machine computes or remembers wrongly; go on from the last checkpoint without it"));
 }
 
 }  // namespace athanor

@@ -16,7 +16,6 @@
 #include "athanor/tokenizer/tokenizer_files.h"
 #include "athanor/train/data_sets.h"
 #include "athanor/train/dump.h"
-#include "athanor/train/generate.h"
 #include "athanor/train/initialise_from.h"
 #include "athanor/train/interrupt.h"
 #include "athanor/train/peak.h"
@@ -24,6 +23,7 @@
 #include "athanor/train/rank_layout.h"
 #include "athanor/train/replica_check.h"
 #include "athanor/train/report_tables.h"
+#include "athanor/train/run_sample.h"
 #include "athanor/train/run_state.h"
 #include "athanor/train/schedule.h"
 #include "athanor/train/spike.h"
@@ -44,7 +44,8 @@ EngineOptions engine_options(const RunOptions& options, bool validates, Communic
   engine.sequence_length = padded_sequence(options.compile.layout, options.data.sequence_length);
   engine.micro_batch_counts = micro_batch_counts(options.batch, options.samples_at_once());
   engine.validation_micro_batch = validates ? options.micro_batch : 0;
-  if (options.sample.length > 0) engine.generation = GenerationShape::of(1, options.data.sequence_length);
+  // Many ranks have their sample written by one engine that holds everything.
+  if (options.sample.length > 0 && communicator == nullptr) engine.generation = sample_shape(options);
   return engine;
 }
 
@@ -294,8 +295,8 @@ class Run {
     save();
     sinks_.finish();
     terminal().finish();
-    throw Error(ErrorKind::stop_job, fmt::format("step {}: {}", progress_.step, reason),
-                "the run was saved; " + hint);
+    throw_on_all(messages_, Error(ErrorKind::stop_job, fmt::format("step {}: {}", progress_.step, reason),
+                                  "the run was saved; " + hint));
   }
 
   StepResult dump_step(const StepBatch& batch, double rate, const SkipLimits& limits) {
@@ -330,13 +331,15 @@ class Run {
     const std::string where = first.empty() ? "no single tensor holds it: a sum overflowed" : first;
     sinks_.finish();
     terminal().finish();
-    throw Error(ErrorKind::stop_job,
-                fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step, result.loss,
-                            result.gradient_norm, where),
-                saved_step_ > 0
-                    ? fmt::format("nothing of this step was written; the last checkpoint is that of step {}",
-                                  saved_step_)
-                    : "nothing of this step was written; try a lower learning rate or a longer warm-up");
+    throw_on_all(
+        messages_,
+        Error(ErrorKind::stop_job,
+              fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step, result.loss,
+                          result.gradient_norm, where),
+              saved_step_ > 0
+                  ? fmt::format("nothing of this step was written; the last checkpoint is that of step {}",
+                                saved_step_)
+                  : "nothing of this step was written; try a lower learning rate or a longer warm-up"));
   }
 
   void report(const StepResult& result, const StepBatch& batch, double rate, double seconds,
@@ -412,7 +415,8 @@ class Run {
     if (averaged) engine_.swap_average();
   }
 
-  bool asked_to_end() { return messages_.any(interrupts_ != nullptr && !interrupts_->stop_reason().empty()); }
+  bool stop_asked() const { return interrupts_ != nullptr && !interrupts_->stop_reason().empty(); }
+  bool asked_to_end() { return messages_.any(stop_asked()); }  // any rank
 
   void save() {
     if (progress_.step == saved_step_) return;
@@ -439,31 +443,31 @@ class Run {
     if (curve_ != nullptr)
       terminal().print(render_terminal_chart(
           curve_->chart(), {.width = 78, .height = 16, .unicode = terminal_options_for(stdout).unicode}));
-    if (options_.sample.length > 0) write_sample();
+    if (options_.sample.length > 0) sample();
   }
 
-  void write_sample() {
-    if (!data_.tokenizer) return;  // no text to show ids as
-    const Tokenizer& tokenizer = *data_.tokenizer;
-    const SampleOptions& sample = options_.sample;
-    const std::string prompt = sample.prompt.empty() ? "\n" : sample.prompt;
-    const std::optional<int32_t> end_of_text = tokenizer.end_of_text();
+  void sample() {
+    if (!data_.tokenizer || !messages_.is_first()) return;  // no text to show ids as
     const bool averaged = options_.compile.optimizer.average_decay > 0;
-    if (averaged) engine_.swap_average();
-    const std::vector<std::vector<int32_t>> prompts{tokenizer.encode(prompt)};
-    std::vector<int32_t> ids;
-    generate(engine_, prompts,
-             {.length = sample.length,
-              .vocabulary = tokenizer.vocabulary_size(),
-              .sampling = {.temperature = sample.temperature, .top_k = sample.top_k, .seed = options_.seed}},
-             [&](size_t, int32_t token) {
-               if (token == end_of_text || asked_to_end()) return false;
-               ids.push_back(token);
-               return true;
-             });
-    if (averaged) engine_.swap_average();
-    terminal().print("the model writes:\n" +
-                     printable_lines(prompt + tokenizer.decode(ids, {.continuation = true})) + "\n");
+    if (messages_.ranks() == 1) {
+      if (averaged) engine_.swap_average();
+      print_sample(engine_);
+      if (averaged) engine_.swap_average();
+      return;
+    }
+    try {
+      const std::string path = checkpoints_.path_of(saved_step_);
+      print_sample(
+          *reread_whole(options_, Checkpoint::open_checked_elsewhere(context_.files, path), averaged));
+    } catch (const Error& error) {
+      note(fmt::format("no sample: {}", error.message()));
+    }
+  }
+
+  void print_sample(Engine& engine) {
+    const std::string text =
+        write_sample(engine, *data_.tokenizer, options_, [this] { return stop_asked(); });
+    terminal().print("the model writes:\n" + printable_lines(text) + "\n");
   }
 
   const RunOptions& options_;
