@@ -22,7 +22,8 @@ using Key = std::tuple<Axis, OperationKind, DType>;
 using Counts = std::map<Key, CollectiveCount>;
 
 void add(const Graph& graph, const Operation& operation, Counts& counts) {
-  const DType dtype = graph.value(operation.inputs.front()).dtype;
+  // What works in place has an output alone.
+  const DType dtype = graph.value(operation.outputs.front()).dtype;
   CollectiveCount& entry = counts[{operation.attributes.axis, operation.kind, dtype}];
   entry.operation = operation.kind;
   entry.axis = operation.attributes.axis;
@@ -30,7 +31,9 @@ void add(const Graph& graph, const Operation& operation, Counts& counts) {
   entry.dtype = dtype;
   const int64_t times =
       operation.region < 0 ? 1 : graph.regions[static_cast<size_t>(operation.region)].iterations();
-  const int64_t bytes = std::max(bytes_of(graph, operation.inputs), bytes_of(graph, operation.outputs));
+  int64_t bytes = std::max(bytes_of(graph, operation.inputs), bytes_of(graph, operation.outputs));
+  if (operation.kind == OperationKind::reduce_members)  // of a bucket only some travel
+    bytes = operation.attributes.extent * static_cast<int64_t>(size_of(dtype));
   entry.count += times;
   entry.bytes += static_cast<double>(times) * static_cast<double>(bytes);
   entry.sent += cost_of(graph, operation).sent;
