@@ -203,7 +203,7 @@ TEST(HostTransport, P105_ATimeOutNamesTheStoppedRank) {
 }
 
 TEST(HostTransport, ARankMayLeaveWhenItsWorkIsDone) {
-  ProcessRanks ranks(2, on_hosts({0, 0}), [](int rank, Communicator& communicator, Meeting&) {
+  ProcessRanks ranks(2, on_hosts({0, 0}), [](int rank, Communicator& communicator, Meeting& meeting) {
     communicator.add_group({0, "all", {0, 1}});
     const auto memory = communicator.allocate(4);
     Collective send{.group = 0, .input = memory.get(), .output = memory.get()};
@@ -212,7 +212,9 @@ TEST(HostTransport, ARankMayLeaveWhenItsWorkIsDone) {
     send.spec.counts = {1};
     const auto prepared = communicator.prepare(send);
     communicator.run(*prepared);
+    meeting.progress[static_cast<size_t>(rank)] = 1;
     if (rank == 0) {
+      while (meeting.progress[1] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       communicator.run(*prepared);  // read after this rank is gone
       return;
     }

@@ -1,9 +1,11 @@
 #include "athanor/comm/socket_address.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -26,6 +28,20 @@ std::optional<SocketAddress> socket_address(const std::string& address, uint16_t
     return result;
   }
   return std::nullopt;
+}
+
+std::optional<SocketAddress> resolve_address(const std::string& host, uint16_t port) {
+  if (auto numeric = socket_address(host, port)) return numeric;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0 || found == nullptr)
+    return std::nullopt;
+  SocketAddress result;
+  std::memcpy(&result.storage, found->ai_addr, std::min<size_t>(found->ai_addrlen, sizeof result.storage));
+  result.length = found->ai_addrlen;
+  freeaddrinfo(found);
+  return result;
 }
 
 uint16_t port_of_socket(int socket) {

@@ -1,6 +1,6 @@
 // Sockets with numeric addresses, IPv4 and IPv6.
 //
-// Called by tcp_network.cpp. Thread safety: pure functions.
+// Called by doorkeeper.h and introduction.h. Thread safety: pure functions.
 #pragma once
 
 #include <sys/socket.h>
@@ -21,6 +21,8 @@ struct SocketAddress {
 
 // Empty if it is not a numeric address.
 std::optional<SocketAddress> socket_address(const std::string& address, uint16_t port);
+// Of a name or a numeric address; asks the system, which may take a while. Empty if nobody knows the name.
+std::optional<SocketAddress> resolve_address(const std::string& host, uint16_t port);
 uint16_t port_of_socket(int socket);
 // A TCP socket that does not block and does not wait to fill its segments; closed when there is none to be
 // had.

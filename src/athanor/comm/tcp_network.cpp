@@ -20,32 +20,20 @@ namespace {
 
 constexpr int64_t heartbeat_ns = 1'000'000'000, retry_ns = 200'000'000, farewell_ns = 300'000'000;
 
-// Reads on to `wanted` bytes. 1: all there, 0: not yet, -1: the other side is gone.
-int read_fixed(int socket, std::byte* to, size_t wanted, size_t& have) {
-  while (have < wanted) {
-    const ssize_t got = recv(socket, to + have, wanted - have, MSG_DONTWAIT);
-    if (got > 0)
-      have += static_cast<size_t>(got);
-    else if (got < 0 && errno == EINTR)
-      continue;
-    else
-      return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
-  }
-  return 1;
-}
-
-// The few bytes of an introduction always fit into the buffer of a new connection.
-bool write_fixed(int socket, std::span<const std::byte> bytes) {
-  return send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
-         static_cast<ssize_t>(bytes.size());
-}
-
 }  // namespace
 
 TcpNetwork::TcpNetwork(const HostTransportOptions& options, EventLoop& loop, RankBoard& board, Fail fail)
-    : options_(options), loop_(loop), board_(board), fail_(std::move(fail)) {
-  listen_on(options.listen);
-  loop_.post([this] { loop_.watch(listener_.number(), EPOLLIN, [this](uint32_t) { accept_all(); }); });
+    : options_(options),
+      loop_(loop),
+      board_(board),
+      fail_(std::move(fail)),
+      doorkeeper_(
+          options.secret, loop, {.address = options.listen},
+          [this](const Introduction& introduction) { return expects(introduction); },
+          [this](const Introduction& introduction, Descriptor socket) {
+            link_to(introduction.from).add_channel(TcpLink::Side::incoming, std::move(socket));
+          }) {
+  loop_.post([this] { doorkeeper_.open(); });
 }
 
 TcpNetwork::~TcpNetwork() {
@@ -66,11 +54,9 @@ TcpNetwork::~TcpNetwork() {
   }
   loop_.post([&] {
     for (TcpLink* const link : links()) link->close_channels();
-    while (!strangers_.empty()) drop(strangers_.begin());
-    for (Attempt& attempt : attempts_)
-      if (attempt.socket.is_open()) loop_.forget(attempt.socket.number());
+    doorkeeper_.close();
+    for (Attempt& attempt : attempts_) end_try(attempt);
     attempts_.clear();
-    loop_.forget(listener_.number());
     const std::lock_guard lock(mutex);
     ended = true;
     done.notify_all();
@@ -79,66 +65,9 @@ TcpNetwork::~TcpNetwork() {
   done.wait(lock, [&] { return ended; });
 }
 
-void TcpNetwork::listen_on(const std::string& address) {
-  const auto where = socket_address(address, 0);
-  if (!where)
-    throw_user_error(fmt::format("'{}' is not a numeric IP address to listen on", address),
-                     "for example 127.0.0.1 or 10.0.0.5");
-  listener_ = tcp_socket(where->storage.ss_family);
-  if (!listener_.is_open() || bind(listener_.number(), where->data(), where->length) != 0 ||
-      listen(listener_.number(), 4096) != 0)
-    throw_user_error(fmt::format("cannot listen on {}: {}", address, std::strerror(errno)),
-                     "use an address of this machine");
-  port_ = port_of_socket(listener_.number());
-}
-
-void TcpNetwork::accept_all() {
-  while (true) {
-    Descriptor socket(accept4(listener_.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket.is_open()) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      // Out of descriptors: whoever has not said who he is makes room.
-      if ((errno == EMFILE || errno == ENFILE) && !strangers_.empty()) {
-        drop(strangers_.begin());
-        continue;
-      }
-      return;
-    }
-    if (strangers_.size() >= most_strangers) drop(strangers_.begin());
-    set_low_delay(socket.number());
-    strangers_.emplace_back();
-    const auto stranger = std::prev(strangers_.end());
-    stranger->challenge = make_challenge(random_nonce());
-    stranger->deadline_ns = monotonic_ns() + introduction_ns;
-    const bool written = write_fixed(socket.number(), stranger->challenge);
-    stranger->socket = std::move(socket);
-    loop_.watch(stranger->socket.number(), EPOLLIN, [this, stranger](uint32_t) { hear_stranger(stranger); });
-    if (!written) drop(stranger);
-  }
-}
-
-void TcpNetwork::drop(Strangers::iterator stranger) {
-  loop_.forget(stranger->socket.number());
-  strangers_.erase(stranger);
-}
-
-void TcpNetwork::hear_stranger(Strangers::iterator stranger) {
-  const int state =
-      read_fixed(stranger->socket.number(), stranger->hello.data(), stranger->hello.size(), stranger->have);
-  if (state == 0) return;
-  const auto introduction =
-      state > 0 ? check_hello(options_.secret, stranger->challenge, stranger->hello) : std::nullopt;
-  if (!introduction || introduction->to != options_.rank || introduction->generation != options_.generation ||
-      introduction->from < 0 || introduction->from >= options_.ranks || introduction->from == options_.rank ||
-      !write_fixed(stranger->socket.number(),
-                   make_welcome(options_.secret, stranger->challenge, stranger->hello))) {
-    drop(stranger);
-    return;
-  }
-  loop_.forget(stranger->socket.number());
-  Descriptor socket = std::move(stranger->socket);
-  strangers_.erase(stranger);
-  link_to(introduction->from).add_channel(TcpLink::Side::incoming, std::move(socket));
+bool TcpNetwork::expects(const Introduction& introduction) const {
+  return introduction.to == options_.rank && introduction.generation == options_.generation &&
+         introduction.from >= 0 && introduction.from < options_.ranks && introduction.from != options_.rank;
 }
 
 Link& TcpNetwork::link(const HostAddress& peer) {
@@ -191,74 +120,58 @@ void TcpNetwork::begin(const HostAddress& peer) {
 void TcpNetwork::try_to_connect(Attempt& attempt) {
   const auto where = socket_address(attempt.peer.address, attempt.peer.port);
   if (!where) return retry_later(attempt, fmt::format("'{}' is not an IP address", attempt.peer.address));
-  attempt.socket = tcp_socket(where->storage.ss_family);
-  if (!attempt.socket.is_open()) return retry_later(attempt, std::strerror(errno));
-  set_low_delay(attempt.socket.number());
-  attempt.have = 0;
-  if (connect(attempt.socket.number(), where->data(), where->length) != 0 && errno != EINPROGRESS)
-    return retry_later(attempt, std::strerror(errno));
-  attempt.stage = Attempt::Stage::connecting;
+  OutgoingIntroduction& introduction = attempt.introduction.emplace(
+      *where, Introduction{options_.rank, attempt.peer.rank, options_.generation});
+  if (introduction.state() == OutgoingIntroduction::State::failed)
+    return retry_later(attempt, introduction.problem());
   const auto self =
       std::find_if(attempts_.begin(), attempts_.end(), [&](auto& each) { return &each == &attempt; });
-  loop_.watch(attempt.socket.number(), EPOLLIN | EPOLLOUT, [this, self](uint32_t) { go_on(self); });
+  loop_.watch(introduction.socket(), introduction.events(), [this, self](uint32_t) { go_on(self); });
 }
 
-void TcpNetwork::retry_later(Attempt& attempt, const std::string& problem) {
-  if (attempt.socket.is_open()) loop_.forget(attempt.socket.number());
-  attempt.socket.close();
-  attempt.stage = Attempt::Stage::waiting;
+void TcpNetwork::end_try(Attempt& attempt) {
+  if (attempt.introduction && attempt.introduction->socket() >= 0)
+    loop_.forget(attempt.introduction->socket());
+  attempt.introduction.reset();
+}
+
+void TcpNetwork::retry_later(Attempt& attempt, std::string problem) {
+  attempt.last_problem = std::move(problem);
   attempt.retry_ns = monotonic_ns() + retry_ns;
-  attempt.last_problem = problem;
+  end_try(attempt);
 }
 
 void TcpNetwork::go_on(Attempts::iterator attempt) {
-  const int socket = attempt->socket.number();
-  if (attempt->stage == Attempt::Stage::connecting) {
-    int error = 0;
-    socklen_t length = sizeof error;
-    getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return retry_later(*attempt, std::strerror(error));
-    attempt->stage = Attempt::Stage::challenge;
-    loop_.change(socket, EPOLLIN);
+  OutgoingIntroduction& introduction = *attempt->introduction;
+  switch (introduction.advance(options_.secret)) {
+    case OutgoingIntroduction::State::failed:
+      return retry_later(*attempt, introduction.problem());
+    case OutgoingIntroduction::State::done:
+      break;
+    default:
+      return loop_.change(introduction.socket(), introduction.events());
   }
-  if (attempt->stage == Attempt::Stage::challenge) {
-    const int state = read_fixed(socket, attempt->challenge.data(), attempt->challenge.size(), attempt->have);
-    if (state == 0) return;
-    const auto hello = state < 0 ? std::nullopt
-                                 : answer_challenge(options_.secret, attempt->challenge,
-                                                    {options_.rank, attempt->peer.rank, options_.generation},
-                                                    random_nonce());
-    if (!hello || !write_fixed(socket, *hello)) return retry_later(*attempt, "does not speak as a rank does");
-    attempt->hello = *hello;
-    attempt->have = 0;
-    attempt->stage = Attempt::Stage::welcome;
-  }
-  const int state = read_fixed(socket, attempt->welcome.data(), attempt->welcome.size(), attempt->have);
-  if (state == 0) return;
-  if (state < 0) return retry_later(*attempt, "refuses: another secret, generation or rank");
-  if (!equal_proofs(attempt->welcome, make_welcome(options_.secret, attempt->challenge, attempt->hello)))
-    return retry_later(*attempt, "does not have the job's secret");
-  loop_.forget(socket);
+  loop_.forget(introduction.socket());
   const int peer = attempt->peer.rank;
-  Descriptor made = std::move(attempt->socket);
+  Descriptor made = introduction.take_socket();
   attempts_.erase(attempt);
   link_to(peer).add_channel(TcpLink::Side::outgoing, std::move(made));
 }
 
 void TcpNetwork::tick() {
   const int64_t now = monotonic_ns();
-  while (!strangers_.empty() && strangers_.front().deadline_ns < now) drop(strangers_.begin());
+  doorkeeper_.tick();
   for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
     const auto here = attempt++;
     if (now >= here->deadline_ns) {
       const std::string problem = here->last_problem.empty() ? "does not answer" : here->last_problem;
       const std::string name = name_of_peer(here->peer.rank);
-      if (here->socket.is_open()) loop_.forget(here->socket.number());
+      end_try(*here);
       attempts_.erase(here);
       fail_(fmt::format("no connection to {} within {:.1f} s: {}", name,
                         seconds_of(options_.connect_timeout_ns), problem),
             false);
-    } else if (here->stage == Attempt::Stage::waiting && now >= here->retry_ns) {
+    } else if (!here->introduction && now >= here->retry_ns) {
       try_to_connect(*here);
     }
   }
