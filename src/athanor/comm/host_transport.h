@@ -33,7 +33,8 @@ struct HostAddress {
   bool operator==(const HostAddress&) const = default;
 };
 
-// One line; parse throws a user error.
+// One line: rank, generation, host, process, segment, port and address with a space between each two. Parsing
+// throws a user error.
 std::string to_text(const HostAddress& address);
 HostAddress parse_host_address(std::string_view text);
 

@@ -132,13 +132,14 @@ class RedisStore final : public Store {
         request.push_back(std::to_string(range.begin + range.stride * i));
       const Reply reply = command(request, 0);
       if (reply->type != REDIS_REPLY_ARRAY || reply->elements != range.count) lose("does not answer");
-      auto& values = gathered.values.emplace_back();
+      std::vector<StorePiece> values;
       for (uint32_t i = 0; i < range.count; ++i) {
         if (reply->element[i]->type == REDIS_REPLY_NIL)
           missing.push_back(range.begin + range.stride * i);
         else
-          values.push_back(text_of(*reply->element[i]));
+          values.push_back(std::make_shared<const std::string>(text_of(*reply->element[i])));
       }
+      if (auto list = decode_values(encode_values(values))) gathered.values.push_back(std::move(*list));
     }
     if (missing.empty()) return gathered;
     std::sort(missing.begin(), missing.end());

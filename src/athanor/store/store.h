@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "athanor/comm/secret.h"
@@ -38,8 +39,26 @@ struct Gathering {
   std::vector<MemberRange> wanted;  // answered when all of these have come
 };
 
+// Values one after another in one piece of memory: thousands of clients hold thousands of them.
+class ValueList {
+ public:
+  ValueList() = default;
+  // Values that lie in `body` from each of `begins` on, each preceded by the 4 bytes of its length.
+  ValueList(std::string body, std::vector<uint32_t> begins)
+      : body_(std::move(body)), begins_(std::move(begins)) {}
+  size_t size() const { return begins_.size(); }
+  std::string_view operator[](size_t i) const {
+    const size_t end = i + 1 < begins_.size() ? begins_[i + 1] - 4 : body_.size();
+    return std::string_view(body_).substr(begins_[i], end - begins_[i]);
+  }
+
+ private:
+  std::string body_;
+  std::vector<uint32_t> begins_;
+};
+
 struct Gathered {
-  std::vector<std::vector<std::string>> values;  // of each wanted range, in its order
+  std::vector<ValueList> values;  // of each wanted range, in its order
   std::vector<uint32_t> missing;  // if the time is over: who has not come, the first thousand of ...
   uint32_t missing_count = 0;     // ... so many; then there are no values
 };

@@ -59,7 +59,7 @@ class StoreClient final : public Store {
   }
 
   Gathered gather(const Gathering& gathering, int64_t timeout_ns) override {
-    const StoreAnswer answer =
+    StoreAnswer answer =
         ask({StoreOperation::gather, 0, milliseconds(timeout_ns), gathering.key, encode_gathering(gathering)},
             timeout_ns, true);
     Gathered gathered;
@@ -68,8 +68,8 @@ class StoreClient final : public Store {
       return gathered;
     }
     if (answer.pieces.size() != gathering.wanted.size()) lose("does not answer what it was asked");
-    for (const std::string& piece : answer.pieces) {
-      auto values = decode_values(piece);
+    for (std::string& piece : answer.pieces) {
+      auto values = decode_values(std::move(piece));
       if (!values) lose("does not answer what it was asked");
       gathered.values.push_back(std::move(*values));
     }

@@ -109,6 +109,7 @@ std::optional<StoreAnswer> StoreConnection::take_answer() {
   }
   for (const std::string_view body : bodies) answer.pieces.emplace_back(body);
   input_.erase(0, at);
+  if (input_.empty()) input_ = {};  // most clients ask once, and keep what they got
   needed_ = 0;
   return answer;
 }

@@ -43,16 +43,6 @@ bool take(std::string_view& from, uint32_t& to) {
   return true;
 }
 
-bool take_values(std::string_view& from, uint32_t count, std::vector<std::string>& to) {
-  for (uint32_t i = 0; i < count; ++i) {
-    uint32_t length = 0;
-    std::string_view value;
-    if (!take(from, length) || !take(from, length, value)) return false;
-    to.emplace_back(value);
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string encode_request(const StoreRequest& request) {
@@ -179,7 +169,13 @@ std::optional<Gathering> decode_gathering(std::string key, std::string_view valu
       return std::nullopt;
     gathering.wanted.push_back(range);
   }
-  if (!take_values(value, values, gathering.values) || !value.empty()) return std::nullopt;
+  for (uint32_t i = 0; i < values; ++i) {
+    uint32_t length = 0;
+    std::string_view each;
+    if (!take(value, length) || !take(value, length, each)) return std::nullopt;
+    gathering.values.emplace_back(each);
+  }
+  if (!value.empty()) return std::nullopt;
   return gathering;
 }
 
@@ -196,11 +192,22 @@ std::string encode_values(std::span<const StorePiece> values) {
   return bytes;
 }
 
-std::optional<std::vector<std::string>> decode_values(std::string_view body) {
+std::optional<ValueList> decode_values(std::string body) {
+  std::string_view rest = body;
   uint32_t count = 0;
-  std::vector<std::string> values;
-  if (!take(body, count) || !take_values(body, count, values) || !body.empty()) return std::nullopt;
-  return values;
+  if (body.size() > StoreReplyHeader::most_piece || !take(rest, count) || count > rest.size() / 4)
+    return std::nullopt;
+  std::vector<uint32_t> begins;
+  begins.reserve(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    uint32_t length = 0;
+    std::string_view value;
+    if (!take(rest, length)) return std::nullopt;
+    begins.push_back(static_cast<uint32_t>(body.size() - rest.size()));
+    if (!take(rest, length, value)) return std::nullopt;
+  }
+  if (!rest.empty()) return std::nullopt;
+  return ValueList(std::move(body), std::move(begins));
 }
 
 std::string encode_missing(uint32_t count, std::span<const uint32_t> first) {

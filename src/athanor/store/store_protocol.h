@@ -74,7 +74,7 @@ std::string encode_gathering(const Gathering& gathering);
 std::optional<Gathering> decode_gathering(std::string key, std::string_view value);
 // A list of values, each with its length.
 std::string encode_values(std::span<const StorePiece> values);
-std::optional<std::vector<std::string>> decode_values(std::string_view body);
+std::optional<ValueList> decode_values(std::string body);
 // How many are missing, then the first of them.
 std::string encode_missing(uint32_t count, std::span<const uint32_t> first);
 bool decode_missing(std::string_view body, Gathered& gathered);

@@ -79,9 +79,9 @@ void StoreTable::handle(StoreClientId client, StoreRequest request, int64_t now_
     }
     case StoreOperation::compare_set: {
       // Its value: the length of what is expected, that, and what is wanted.
-      const auto parts = decode_values(request.value);
+      const auto parts = decode_values(std::move(request.value));
       if (!parts || parts->size() != 2) return refuse(client, request.number, "not a comparison");
-      const std::string& expected = (*parts)[0];
+      const std::string_view expected = (*parts)[0];
       if (there ? body_of(found->second) != expected : !expected.empty())
         return there ? reply(client, request.number, StoreStatus::value, {found->second})
                      : reply(client, request.number, StoreStatus::nothing);
