@@ -4,15 +4,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <functional>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "athanor/base/error.h"
+#include "athanor/tokenizer/index_selection.h"
 #include "athanor/tokenizer/pair_index.h"
 #include "athanor/tokenizer/training_threads.h"
 #include "athanor/tokenizer/word_blocks.h"
@@ -21,6 +22,8 @@ namespace athanor {
 namespace {
 
 constexpr int64_t most_blocks = std::numeric_limits<uint32_t>::max() - 1;
+// What a place of a merged pair may take in lists of its neighbours, which double as they grow.
+constexpr int64_t bytes_per_place = 2 * 3 * sizeof(uint32_t);
 constexpr int64_t unlimited = std::numeric_limits<int64_t>::max() / 4;
 
 template <typename Symbol>
@@ -42,23 +45,22 @@ std::string megabytes(int64_t bytes) {
   return fmt::format("{:.1f} MB", static_cast<double>(bytes) * 1e-6);
 }
 
-// How many words go into a block at first: one, if that leaves at least half of the memory to the index.
+// How long a block of several words is at first; 0: a block is one word, if that leaves at least half of the
+// memory to the index.
 template <typename Symbol>
 int64_t first_block_symbols(const WordSource& words, const MergeLearnerOptions& options) {
   const int64_t limit = options.memory_bytes > 0 ? options.memory_bytes : unlimited;
-  if (words.words() <= most_blocks && fixed_bytes<Symbol>(words, options, 0) <= limit / 2) {
-    return 0;
+  if (words.words() <= most_blocks && fixed_bytes<Symbol>(words, options, 0) <= limit / 2) return 0;
+  const int64_t besides = std::max(least_index_bytes<Symbol>(words), words.memory_bytes());
+  int64_t needed = 0;
+  for (const int64_t symbols : {64, 256, 1024}) {
+    needed = fixed_bytes<Symbol>(words, options, symbols) + besides;
+    if (needed <= limit && (words.bytes() + words.words()) / symbols < most_blocks) return symbols;
   }
-  constexpr int64_t many = 1024;
-  const int64_t needed = fixed_bytes<Symbol>(words, options, many) +
-                         std::max(least_index_bytes<Symbol>(words), words.memory_bytes());
-  if (needed > limit) {
-    throw_user_error(
-        fmt::format("{} different words ({}) need {} of memory for learning merges; the limit is {}",
-                    words.words(), megabytes(words.bytes()), megabytes(needed), megabytes(limit)),
-        "raise the memory limit, or train on less text");
-  }
-  return many;
+  throw_user_error(
+      fmt::format("{} different words ({}) need {} of memory for learning merges; the limit is {}",
+                  words.words(), megabytes(words.bytes()), megabytes(needed), megabytes(limit)),
+      "raise the memory limit, or train on less text");
 }
 
 template <typename Symbol>
@@ -142,14 +144,21 @@ class MergeLearner {
 
   void merge(PairIndex::Pair& pair, uint32_t left, uint32_t right, uint32_t id) {
     std::vector<uint32_t> blocks = index_.take_blocks(pair);
+    sort_blocks(blocks);
+    // The lists of a merge at very many places could outgrow the memory: then all is counted anew.
+    const int64_t places =
+        std::min(pair.count, static_cast<int64_t>(blocks.size()) * (average_block_ / 2 + 1));
+    const int64_t room = index_limit_ - index_.pair_bytes() - index_.block_bytes();
+    const bool with_blocks = places < room / bytes_per_place;
     pair.count = 0;
-    // Each block once and in order: two threads must not meet in one, and memory is read forwards.
-    if (std::adjacent_find(blocks.begin(), blocks.end(), std::greater_equal<>()) != blocks.end()) {
-      std::sort(blocks.begin(), blocks.end());
-      blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
-    }
+    for (const auto& neighbours : neighbours_) neighbours->keep_blocks(with_blocks);
     replace_in(blocks, left, right, id);
     blocks = {};
+    if (!with_blocks) {
+      neighbours_.front()->clear();
+      index_is_complete_ = false;
+      return;
+    }
 
     const MergeNeighbours& neighbours = *neighbours_.front();
     neighbours.for_each_before([&](uint32_t other, const MergeNeighbours::Side& side) {
@@ -167,6 +176,24 @@ class MergeLearner {
     neighbours_.front()->clear();
     // Pairs of a token with itself lose occurrences to the merge beside them, which count as its own.
     if (PairIndex::Pair* merged = index_.find(pair_key(left, right))) merged->count = 0;
+  }
+
+  // Each block once and in order: two threads must not meet in one, and memory is read forwards.
+  void sort_blocks(std::vector<uint32_t>& blocks) const {
+    if (std::adjacent_find(blocks.begin(), blocks.end(), std::greater_equal<>()) == blocks.end()) return;
+    if (static_cast<int64_t>(blocks.size()) < words_.blocks() / 256) {
+      std::sort(blocks.begin(), blocks.end());
+      blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+      return;
+    }
+    std::vector<uint64_t> marks(static_cast<size_t>(words_.blocks() / 64 + 1));
+    for (const uint32_t block : blocks) marks[block / 64] |= uint64_t{1} << block % 64;
+    blocks.clear();
+    for (size_t i = 0; i < marks.size(); ++i) {
+      for (uint64_t left = marks[i]; left != 0; left &= left - 1) {
+        blocks.push_back(static_cast<uint32_t>(i * 64 + static_cast<size_t>(std::countr_zero(left))));
+      }
+    }
   }
 
   void replace_in(const std::vector<uint32_t>& blocks, uint32_t left, uint32_t right, uint32_t id) {
@@ -214,26 +241,16 @@ class MergeLearner {
 
   // --- the index ---------------------------------------------------------------------------------------
 
-  // Counts all pairs anew. Where they do not fit into half of the index's memory, blocks become larger, and
-  // only the pairs of the greatest ranks are taken in; the others follow when these are used up.
+  // Counts all pairs anew. Where they and their blocks do not fit into the memory, only the pairs of the
+  // greatest ranks are taken in; the others follow when these are used up.
   void build_index() {
     bound_.reset();
     index_.clear();
     regroup();
-    int64_t most_pairs = index_limit_ / 8 / PairIndex::bytes_per_pair;
-    bool selected = false;
-    Fit fit = count_pairs();
-    while (fit != Fit::yes) {
-      if (fit == Fit::too_many_blocks && block_symbols_ < (1 << 20) && block_symbols_ < words_.symbols()) {
-        block_symbols_ = std::max<int64_t>(64, block_symbols_ * 4);
-        regroup();
-      } else {
-        if (selected) most_pairs /= 2;
-        if (most_pairs < 16) refuse_for_memory();
-        select_pairs(most_pairs);
-        selected = true;
-      }
-      fit = selected ? find_blocks() : count_pairs();
+    if (selects_ || !index_all()) {
+      selects_ = true;
+      index_.clear();
+      index_selection();
     }
     index_.push_all();
     index_is_complete_ = true;
@@ -244,26 +261,23 @@ class MergeLearner {
     average_block_ = words_.symbols() / std::max<int64_t>(words_.blocks(), 1);
   }
 
-  enum class Fit : uint8_t { yes, too_many_pairs, too_many_blocks };
-
-  Fit count_pairs() {
-    index_.clear();
+  // All pairs in one pass; false if they do not fit.
+  bool index_all() {
     const int64_t blocks = words_.blocks();
     const int threads = threads_for(words_.symbols());
     const int64_t limit = index_limit_ / 4 / threads;
-    if (threads == 1) return count_range(0, blocks, limit, index_);
+    if (threads == 1) return index_range(0, blocks, limit, index_);
     std::vector<PairIndex> parts(static_cast<size_t>(threads));
-    std::vector<Fit> fits(static_cast<size_t>(threads), Fit::yes);
+    std::vector<char> fits(static_cast<size_t>(threads), 1);
     std::atomic<int> next = 0;
     run_on_threads(threads, [&](int) {
       for (int part = next++; part < threads; part = next++) {
         const auto i = static_cast<size_t>(part);
-        fits[i] = count_range(blocks * part / threads, blocks * (part + 1) / threads, limit, parts[i]);
+        fits[i] =
+            index_range(blocks * part / threads, blocks * (part + 1) / threads, limit, parts[i]) ? 1 : 0;
       }
     });
-    for (const Fit fit : fits) {
-      if (fit != Fit::yes) return fit;
-    }
+    if (std::find(fits.begin(), fits.end(), 0) != fits.end()) return false;
     for (PairIndex& part : parts) {
       for (PairIndex::Pair& pair : part.pairs()) {
         PairIndex::Pair& sum = index_.find_or_add(pair.key);
@@ -273,11 +287,11 @@ class MergeLearner {
       }
       part.clear();
     }
-    return Fit::yes;
+    return true;
   }
 
   // The limit holds for the pairs and for their blocks.
-  Fit count_range(int64_t begin, int64_t end, int64_t limit, PairIndex& index) const {
+  bool index_range(int64_t begin, int64_t end, int64_t limit, PairIndex& index) const {
     for (int64_t block = begin; block < end; ++block) {
       const auto number = static_cast<uint32_t>(block);
       words_.for_each_pair(number, [&](uint32_t left, uint32_t right, int64_t count) {
@@ -285,87 +299,38 @@ class MergeLearner {
         pair.count += count;
         if (pair.blocks.empty() || pair.blocks.back() != number) index.append_block(pair, number);
       });
-      if (index.pair_bytes() > limit) return Fit::too_many_pairs;
-      if (index.block_bytes() > limit) return Fit::too_many_blocks;
-    }
-    return Fit::yes;
-  }
-
-  // Leaves in the index the pairs of the greatest ranks, as many as `most`, with their counts, without
-  // blocks.
-  void select_pairs(int64_t most) {
-    index_.clear();
-    std::vector<PairRank> best;
-    std::mutex mutex;
-    // Pairs are counted in parts, by hash, one part at a time on each thread.
-    const int threads = threads_for(words_.symbols());
-    const int64_t limit = index_limit_ / 4 / threads;
-    std::atomic<bool> fits = false;
-    for (int64_t parts = threads; !fits; parts *= 2) {
-      best.clear();
-      bound_.reset();
-      fits = true;
-      std::atomic<int64_t> next = 0;
-      run_on_threads(threads, [&](int) {
-        for (int64_t part = next++; part < parts && fits; part = next++) {
-          PairIndex counted;
-          if (!count_part(part, parts, limit, counted)) {
-            if (parts > int64_t{1} << 24) refuse_for_memory();
-            fits = false;
-            return;
-          }
-          const std::lock_guard lock(mutex);
-          for (const PairIndex::Pair& pair : counted.pairs())
-            add_to_best(PairIndex::rank_of(pair), most, best);
-        }
-      });
-    }
-    keep_best(most, best);
-    for (const PairRank& rank : best) index_.find_or_add(rank.key).count = rank.count;
-  }
-
-  bool count_part(int64_t part, int64_t parts, int64_t limit, PairIndex& counted) const {
-    for (int64_t block = 0; block < words_.blocks(); ++block) {
-      words_.for_each_pair(static_cast<uint32_t>(block), [&](uint32_t left, uint32_t right, int64_t count) {
-        const PairKey key = pair_key(left, right);
-        if (static_cast<int64_t>((hash_pair(key) >> 32) % static_cast<uint64_t>(parts)) != part) return;
-        counted.find_or_add(key).count += count;
-      });
-      if (counted.pair_bytes() > limit) return false;
+      if (index.pair_bytes() > limit || index.block_bytes() > limit) return false;
     }
     return true;
   }
 
-  void add_to_best(const PairRank& rank, int64_t most, std::vector<PairRank>& best) {
-    if (bound_ && rank < *bound_) return;
-    best.push_back(rank);
-    if (static_cast<int64_t>(best.size()) >= 2 * most) keep_best(most, best);
-  }
-
-  // Sets the bound to the least rank that is kept, if any is left out.
-  void keep_best(int64_t most, std::vector<PairRank>& best) {
-    if (static_cast<int64_t>(best.size()) <= most) return;
-    const auto last = best.begin() + static_cast<std::ptrdiff_t>(most) - 1;
-    std::nth_element(best.begin(), last, best.end(),
-                     [](const PairRank& a, const PairRank& b) { return b < a; });
-    bound_ = *last;
-    best.resize(static_cast<size_t>(most));
-  }
-
-  // The blocks of the pairs that are in the index.
-  Fit find_blocks() {
-    for (PairIndex::Pair& pair : index_.pairs()) index_.take_blocks(pair);
-    for (int64_t block = 0; block < words_.blocks(); ++block) {
-      const auto number = static_cast<uint32_t>(block);
-      words_.for_each_pair(number, [&](uint32_t left, uint32_t right, int64_t) {
-        PairIndex::Pair* pair = index_.find(pair_key(left, right));
-        if (pair == nullptr || (!pair->blocks.empty() && pair->blocks.back() == number)) return;
-        index_.append_block(*pair, number);
-      });
-      if (index_.block_bytes() > index_limit_ / 4) return Fit::too_many_blocks;
+  // Half of the memory is left to what merges add.
+  void index_selection() {
+    const int64_t most_entries = index_limit_ * 3 / 8 / PairIndex::bytes_per_entry;
+    // More pairs than merges to come are seldom needed, and cost time.
+    const int64_t to_come = options_.vocabulary - static_cast<int64_t>(result_.tokens.size());
+    const int64_t most_pairs =
+        std::min(index_limit_ / 8 / PairIndex::bytes_per_pair, std::max<int64_t>(4096, 8 * to_come));
+    if (most_pairs < static_cast<int64_t>(worthwhile_pairs)) refuse_for_memory();
+    for (;;) {
+      const IndexSelector<Symbol> selector(words_, threads_for(words_.symbols()), index_limit_ / 2);
+      const IndexSelection selection = selector.select(most_pairs, most_entries);
+      const size_t pairs = selection.pairs.size();
+      const bool grows = block_symbols_ < (1 << 20) && block_symbols_ < words_.symbols();
+      if (selection.bound && pairs < worthwhile_pairs && grows) {
+        block_symbols_ = std::max<int64_t>(64, block_symbols_ * 4);
+        regroup();
+        continue;
+      }
+      if (selection.bound && pairs == 0) refuse_for_memory();
+      bound_ = selection.bound;
+      selector.fill(index_, selection);
+      return;
     }
-    return Fit::yes;
   }
+
+  // Fewer are not worth two passes over all words.
+  static constexpr size_t worthwhile_pairs = 8;
 
   const MergeLearnerOptions& options_;
   int64_t block_symbols_;
@@ -379,6 +344,7 @@ class MergeLearner {
   int64_t index_limit_ = 0;         // bytes
   int64_t average_block_ = 0;       // symbols
   std::optional<PairRank> bound_;   // pairs of lesser ranks may be left out of the index
+  bool selects_ = false;            // the memory does not suffice for all pairs
   bool index_is_complete_ = false;  // false: counts may be missing, build it anew
   bool newest_is_new_ = false;      // the token added last got an id of its own
 };

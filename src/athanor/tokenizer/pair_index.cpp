@@ -45,16 +45,23 @@ void PairIndex::grow() {
 }
 
 void PairIndex::add_blocks(Pair& pair, const std::vector<uint32_t>& blocks) {
-  block_entries_ += static_cast<int64_t>(blocks.size());
+  const size_t capacity = pair.blocks.capacity();
   if (pair.blocks.empty()) {
     pair.blocks = blocks;  // of just the size
   } else {
     pair.blocks.insert(pair.blocks.end(), blocks.begin(), blocks.end());
   }
+  block_entries_ += static_cast<int64_t>(pair.blocks.capacity()) - static_cast<int64_t>(capacity);
+}
+
+void PairIndex::resize_blocks(Pair& pair, size_t blocks) {
+  const size_t capacity = pair.blocks.capacity();
+  pair.blocks.resize(blocks);
+  block_entries_ += static_cast<int64_t>(pair.blocks.capacity()) - static_cast<int64_t>(capacity);
 }
 
 std::vector<uint32_t> PairIndex::take_blocks(Pair& pair) {
-  block_entries_ -= static_cast<int64_t>(pair.blocks.size());
+  block_entries_ -= static_cast<int64_t>(pair.blocks.capacity());
   return std::exchange(pair.blocks, {});
 }
 

@@ -51,9 +51,11 @@ class PairIndex {
   // Replaces or extends the blocks of a pair, which the accounting follows.
   void add_blocks(Pair& pair, const std::vector<uint32_t>& blocks);
   void append_block(Pair& pair, uint32_t block) {
+    const size_t capacity = pair.blocks.capacity();
     pair.blocks.push_back(block);
-    ++block_entries_;
+    block_entries_ += static_cast<int64_t>(pair.blocks.capacity() - capacity);
   }
+  void resize_blocks(Pair& pair, size_t blocks);
   std::vector<uint32_t> take_blocks(Pair& pair);
 
   // The pair of the greatest rank; pairs enter the order with `push` whenever their count is new or has
@@ -69,7 +71,7 @@ class PairIndex {
   int64_t block_bytes() const { return block_entries_ * bytes_per_entry; }
   // What one pair costs, spare room of growing tables and its list's header included.
   static constexpr int64_t bytes_per_pair = 128;
-  static constexpr int64_t bytes_per_entry = 8;  // of a list that doubles as it grows
+  static constexpr int64_t bytes_per_entry = sizeof(uint32_t);
 
  private:
   void push(PairRank rank);
@@ -78,7 +80,7 @@ class PairIndex {
   std::vector<uint32_t> slots_;  // index into pairs_ plus 1; 0: free
   std::vector<Pair> pairs_;
   std::vector<PairRank> heap_;
-  int64_t block_entries_ = 0;
+  int64_t block_entries_ = 0;  // that the lists have room for
 };
 
 }  // namespace athanor

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <unordered_map>
 #include <vector>
@@ -38,8 +40,12 @@ class MergeNeighbours {
   // The neighbour is another occurrence of the merged pair.
   void add_between(int64_t count, uint32_t block) {
     between_.count += count;
-    if (between_.blocks.empty() || between_.blocks.back() != block) between_.blocks.push_back(block);
+    if (keep_blocks_ && (between_.blocks.empty() || between_.blocks.back() != block)) {
+      between_.blocks.push_back(block);
+    }
   }
+  // False: counts are kept only.
+  void keep_blocks(bool keep) { keep_blocks_ = keep; }
 
   const Side& between() const { return between_; }
   // visit(neighbour, side)
@@ -78,14 +84,14 @@ class MergeNeighbours {
  private:
   static constexpr size_t kept_blocks = 16;  // room that a list keeps for the next merge
 
-  static void add(Side& side, uint32_t neighbour, std::vector<uint32_t>& touched, int64_t count,
-                  uint32_t block) {
-    if (side.blocks.empty()) touched.push_back(neighbour);
+  void add(Side& side, uint32_t neighbour, std::vector<uint32_t>& touched, int64_t count,
+           uint32_t block) const {
+    if (side.count == 0) touched.push_back(neighbour);
     side.count += count;
-    if (side.blocks.empty() || side.blocks.back() != block) side.blocks.push_back(block);
+    if (keep_blocks_ && (side.blocks.empty() || side.blocks.back() != block)) side.blocks.push_back(block);
   }
   static void add_side(Side& side, uint32_t neighbour, std::vector<uint32_t>& touched, const Side& other) {
-    if (side.blocks.empty()) touched.push_back(neighbour);
+    if (side.count == 0) touched.push_back(neighbour);
     side.count += other.count;
     side.blocks.insert(side.blocks.end(), other.blocks.begin(), other.blocks.end());
   }
@@ -101,6 +107,7 @@ class MergeNeighbours {
   std::vector<Side> before_, after_;  // by neighbour
   std::vector<uint32_t> before_touched_, after_touched_;
   Side between_;
+  bool keep_blocks_ = true;
 };
 
 template <typename Symbol>
@@ -113,20 +120,21 @@ class WordBlocks {
   WordBlocks(const WordSource& words, const std::array<uint8_t, 256>& id_of_byte, int64_t block_symbols) {
     struct Group {
       uint64_t count;
-      int64_t symbols, begin;
+      int64_t symbols, begin, words;
     };
     std::unordered_map<uint64_t, Group> groups;
     int64_t total = 0;
     words.for_each([&](std::string_view word, uint64_t count) {
       if (word.size() < 2 || count == 0) return;
       int64_t occurrences = 0;
-      ATHANOR_ASSERT(word.size() < std::numeric_limits<uint32_t>::max() / 2);
+      ATHANOR_ASSERT(word.size() < longest_block / 2);
       if (__builtin_mul_overflow(word.size(), count, &occurrences) ||
           __builtin_add_overflow(total, occurrences, &total)) {
         throw_user_error("the counts of the words exceed 2^63 bytes of text");
       }
-      Group& group = groups.try_emplace(count, Group{count, 0, 0}).first->second;
+      Group& group = groups.try_emplace(count, Group{count, 0, 0, 0}).first->second;
       group.symbols += static_cast<int64_t>(word.size()) + 1;
+      ++group.words;
     });
     std::vector<Group*> order;
     for (auto& [count, group] : groups) order.push_back(&group);
@@ -144,6 +152,12 @@ class WordBlocks {
       *out = end_of_word;
       groups.find(count)->second.begin += static_cast<int64_t>(word.size()) + 1;
     });
+    int64_t blocks = 0;
+    for (const Group* group : order) {
+      const int64_t words_there = block_symbols == 0 ? group->words : group->symbols / block_symbols + 1;
+      blocks += std::min(words_there, group->words);
+    }
+    blocks_.reserve(static_cast<size_t>(blocks));
     for (const Group* group : order) {
       add_blocks(group->begin - group->symbols, group->begin, static_cast<int64_t>(group->count),
                  block_symbols);
@@ -155,14 +169,15 @@ class WordBlocks {
   int64_t bytes() const {
     return static_cast<int64_t>(symbols_.capacity() * sizeof(Symbol) + blocks_.capacity() * sizeof(Block));
   }
-  static constexpr int64_t bytes_per_block = 24;
+  static constexpr int64_t bytes_per_block = 16;
 
   // visit(left, right, count) for every pair of neighbours in a block, in order.
   template <typename Visit>
   void for_each_pair(uint32_t block, Visit&& visit) const {
     const Block& row = blocks_[block];
     const Symbol* symbol = symbols_.data() + row.begin;
-    for (uint32_t i = 1; i < row.length; ++i) {
+    const auto length = static_cast<uint32_t>(row.length);
+    for (uint32_t i = 1; i < length; ++i) {
       if (symbol[i] != end_of_word && symbol[i - 1] != end_of_word) {
         visit(uint32_t{symbol[i - 1]}, uint32_t{symbol[i]}, row.count);
       }
@@ -176,20 +191,14 @@ class WordBlocks {
   void replace(uint32_t block, uint32_t left, uint32_t right, uint32_t result, MergeNeighbours& neighbours) {
     Block& row = blocks_[block];
     Symbol* const symbol = symbols_.data() + row.begin;
-    const uint32_t length = row.length;
+    const auto length = static_cast<uint32_t>(row.length);
     const auto a = static_cast<Symbol>(left);
     const auto b = static_cast<Symbol>(right);
-    uint32_t read = 0;
-    while (read + 1 < length && !(symbol[read] == a && symbol[read + 1] == b)) ++read;
-    if (read + 1 >= length) return;
+    uint32_t read = find_pair(symbol, 0, length, a, b);
+    if (read == length) return;
     uint32_t write = read;
     bool after_merge = false;  // the symbol written last is one of this call
     while (read < length) {
-      if (symbol[read] != a || read + 1 >= length || symbol[read + 1] != b) {
-        symbol[write++] = symbol[read++];
-        after_merge = false;
-        continue;
-      }
       if (after_merge) {
         neighbours.add_between(row.count, block);
       } else if (write > 0 && symbol[write - 1] != end_of_word) {
@@ -197,12 +206,16 @@ class WordBlocks {
       }
       symbol[write++] = static_cast<Symbol>(result);
       read += 2;
-      after_merge = true;
-      if (read >= length || symbol[read] == end_of_word) continue;
-      const bool another = symbol[read] == a && read + 1 < length && symbol[read + 1] == b;
-      if (!another) neighbours.add_after(symbol[read], row.count, block);
+      const uint32_t next = find_pair(symbol, read, length, a, b);
+      after_merge = next == read && next < length;
+      if (read < length && !after_merge && symbol[read] != end_of_word) {
+        neighbours.add_after(symbol[read], row.count, block);
+      }
+      std::memmove(symbol + write, symbol + read, (next - read) * sizeof(Symbol));
+      write += next - read;
+      read = next;
     }
-    row.length = write;
+    row.length = write & (longest_block - 1);
   }
 
   // Joins neighbouring blocks of one count until each reaches `block_symbols`, which must not fall from call
@@ -213,10 +226,10 @@ class WordBlocks {
     for (size_t index = 0; index < blocks_.size(); ++index) {
       const Block row = blocks_[index];
       const bool joins = kept > 0 && blocks_[kept - 1].count == row.count &&
-                         int64_t{blocks_[kept - 1].length} < block_symbols;
-      const int64_t begin = joins ? blocks_[kept - 1].begin : write;
-      int64_t word = row.begin;
-      const int64_t end = row.begin + row.length;
+                         static_cast<int64_t>(blocks_[kept - 1].length) < block_symbols;
+      const int64_t begin = joins ? static_cast<int64_t>(blocks_[kept - 1].begin) : write;
+      auto word = static_cast<int64_t>(row.begin);
+      const auto end = static_cast<int64_t>(row.begin + row.length);
       while (word < end) {
         int64_t next = word;
         while (next < end && symbols_[static_cast<size_t>(next)] != end_of_word) ++next;
@@ -227,12 +240,8 @@ class WordBlocks {
         word = next + 1;
       }
       if (write == begin) continue;
-      const auto length = static_cast<uint32_t>(write - begin - 1);
-      if (joins) {
-        blocks_[kept - 1].length = length;
-      } else {
-        blocks_[kept++] = {begin, row.count, length};
-      }
+      if (!joins) ++kept;
+      blocks_[kept - 1] = block_of(begin, write - 1, row.count);
     }
     blocks_.resize(kept);
     symbols_.resize(static_cast<size_t>(write));
@@ -240,18 +249,54 @@ class WordBlocks {
 
  private:
   struct Block {
-    int64_t begin;  // in symbols_
+    uint64_t begin : 40;   // in symbols_
+    uint64_t length : 24;  // without the last end_of_word
     int64_t count;
-    uint32_t length;  // without the last end_of_word
   };
   static_assert(sizeof(Block) == bytes_per_block);
+  static constexpr size_t longest_block = size_t{1} << 24;
+
+  static Block block_of(int64_t begin, int64_t end, int64_t count) {
+    return {static_cast<uint64_t>(begin) & ((uint64_t{1} << 40) - 1),
+            static_cast<uint64_t>(end - begin) & (longest_block - 1), count};
+  }
+
+  // The first place of the pair from `begin` on; `length` if there is none. Looks at eight bytes at a time: a
+  // symbol of `differs` is 0 where the pair is, and the lowest marked one of `zeros` is where it is first.
+  static uint32_t find_pair(const Symbol* symbol, uint32_t begin, uint32_t length, Symbol a, Symbol b) {
+    static_assert(std::endian::native == std::endian::little);
+    constexpr uint32_t width = sizeof(uint64_t) / sizeof(Symbol);
+    constexpr uint64_t ones = ~uint64_t{0} / std::numeric_limits<Symbol>::max();
+    constexpr uint32_t bits = 8 * sizeof(Symbol);
+    constexpr uint64_t tops = ones << (bits - 1);
+    const uint64_t all_a = ones * a, all_b = ones * b;
+    const auto zeros_at = [&](uint32_t place) {
+      uint64_t here = 0, behind = 0;
+      std::memcpy(&here, symbol + place, sizeof here);
+      std::memcpy(&behind, symbol + place + 1, sizeof behind);
+      const uint64_t differs = (here ^ all_a) | (behind ^ all_b);
+      return (differs - ones) & ~differs & tops;
+    };
+    while (begin + 4 * width < length && (zeros_at(begin) | zeros_at(begin + width) |
+                                          zeros_at(begin + 2 * width) | zeros_at(begin + 3 * width)) == 0) {
+      begin += 4 * width;
+    }
+    for (; begin + width < length; begin += width) {
+      const uint64_t zeros = zeros_at(begin);
+      if (zeros != 0) return begin + static_cast<uint32_t>(std::countr_zero(zeros)) / bits;
+    }
+    for (; begin + 1 < length; ++begin) {
+      if (symbol[begin] == a && symbol[begin + 1] == b) return begin;
+    }
+    return length;
+  }
 
   void add_blocks(int64_t begin, int64_t end, int64_t count, int64_t block_symbols) {
     int64_t start = begin;
     for (int64_t i = begin; i < end; ++i) {
       if (symbols_[static_cast<size_t>(i)] != end_of_word) continue;
       if (i + 1 < end && i - start < block_symbols) continue;
-      blocks_.push_back({start, count, static_cast<uint32_t>(i - start)});
+      blocks_.push_back(block_of(start, i, count));
       start = i + 1;
     }
   }
