@@ -80,11 +80,13 @@ void run_soft_cap(const KernelArguments& a, const KernelContext& context) {
 void add_cache_kernels(KernelTable& table) {
   using enum OperationKind;
   set_storage_types(table, OperationKind::cache_write, {.run = run_cache_write});
-  set_storage_types(
-      table, OperationKind::cached_attention,
-      {.run = run_cached_attention, .workspace_bytes = [](const Attributes&, Types in, Types, int threads) {
-         return cached_attention_workspace_bytes(layout_of(in[1].shape), threads);
-       }});
+  set_storage_types(table, OperationKind::cached_attention,
+                    {.run = run_cached_attention,
+                     .workspace_bytes = [](const Attributes& attributes, Types in, Types, int threads) {
+                       const Shape& q = in[0].shape;
+                       return cached_attention_workspace_bytes(layout_of(in[1].shape), q[1], q[2],
+                                                               attributes.scale, threads);
+                     }});
   set_storage_types(table, last_token, {.run = run_last_token});
   set_storage_types(table, OperationKind::soft_cap, {.run = run_soft_cap});
 }

@@ -2,6 +2,7 @@
 
 #include "athanor/base/error.h"
 #include "athanor/kernels/cpu/highway_targets.h"
+#include "athanor/kernels/cpu/prompt_attention.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "athanor/kernels/cpu/cached_attention.cpp"
@@ -238,12 +239,17 @@ int64_t scratch_floats(const CacheLayout& layout) {
 
 }  // namespace
 
-int64_t cached_attention_workspace_bytes(const CacheLayout& layout, int threads) {
+int64_t cached_attention_workspace_bytes(const CacheLayout& layout, int64_t tokens, int64_t query_heads,
+                                         double scale, int threads) {
+  if (takes_prompt_attention(tokens, layout.head_size, scale))
+    return prompt_attention_workspace_bytes(layout, tokens, query_heads, threads);
   return threads * scratch_floats(layout) * static_cast<int64_t>(sizeof(float));
 }
 
 void cached_attention(ThreadTeam& team, const CachedAttention& a, std::byte* workspace) {
   check_tokens(a.layout, a.tokens, a.window);
+  if (takes_prompt_attention(a.tokens.tokens, a.layout.head_size, a.scale))
+    return prompt_attention(team, a, workspace);
   constexpr int64_t tokens_at_once = 8;  // so that they find the keys in the second cache
   const int64_t count = a.tokens.samples * a.tokens.tokens, blocks = ceil_divide(count, tokens_at_once);
   auto* const scratch = reinterpret_cast<float*>(workspace);

@@ -2,9 +2,10 @@
 //
 // Called by the kernel table's adapters. A cache is [rows, key heads, slots, head size]; a token at position
 // p of a sequence has slot p % slots of its row, so that a window's cache is a ring. Types: fp32, bf16, fp16;
-// keys, values and cache have one type. Scores and sums in fp32; each query is computed by itself in an order
-// that depends on the number of keys it sees and on its slots, not on the batch or on the team. Thread
-// safety: pure functions of their operands.
+// keys, values and cache have one type. Scores and sums in fp32. Few tokens a sample are computed each by
+// itself, in an order that depends on the number of keys it sees and on its slots; many by
+// prompt_attention.h. Neither depends on the batch or on the team. Thread safety: pure functions of their
+// operands.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +48,8 @@ struct CachedAttention {
   DType cache_type = DType::fp32;
   Rows out;
 };
-int64_t cached_attention_workspace_bytes(const CacheLayout& layout, int threads);
+int64_t cached_attention_workspace_bytes(const CacheLayout& layout, int64_t tokens, int64_t query_heads,
+                                         double scale, int threads);
 void cached_attention(ThreadTeam& team, const CachedAttention& arguments, std::byte* workspace);
 
 }  // namespace athanor::cpu
