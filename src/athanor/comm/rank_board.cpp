@@ -22,7 +22,7 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 template <class Text>
 void write_text(Text& to, std::string_view text) {
   std::array<char, sizeof(Text)> bytes{};
-  std::copy_n(text.data(), std::min(text.size(), bytes.size() - 1), bytes.data());
+  std::copy_n(text.begin(), std::min(text.size(), bytes.size() - 1), bytes.begin());
   for (size_t i = 0; i < to.size(); ++i) {
     uint64_t word = 0;
     std::memcpy(&word, bytes.data() + 8 * i, 8);

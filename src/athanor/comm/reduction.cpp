@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -49,7 +50,7 @@ To convert(From value) {
 
 template <class T>
 T larger(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) return a > b || a != a ? a : b;
+  if constexpr (std::is_floating_point_v<T>) return a > b || std::isnan(a) ? a : b;
   return a > b ? a : b;
 }
 
