@@ -96,6 +96,8 @@ TEST_F(TokenizerTrainingTest, RefusesWithAReason) {
   write("bad.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n");
   expect_refused({"bad.jsonl", "--vocabulary", "300", "-o", "x.json"}, "bad.jsonl:2: ");
   EXPECT_FALSE(system_files().exists(folder_.path("x.json")));
+  // Before it reads: standard input would keep it waiting.
+  expect_refused({"-", "--vocabulary", "300", "-o", "/proc/x.json"}, "cannot create '/proc/x.json.");
 }
 
 TEST_F(TokenizerTrainingTest, SaysWhenTheTextGivesFewerTokens) {

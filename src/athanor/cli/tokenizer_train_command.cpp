@@ -48,6 +48,13 @@ int64_t memory_of(const std::string& text) {
   return bytes;
 }
 
+// Throws the error that writing to it would end with.
+void require_writable(FileEnvironment& files, const std::string& output) {
+  const std::string trial = fmt::format("{}.trial.tmp-{}", output, getpid());
+  files.create(trial, {.mode = CreateMode::replace, .expected_bytes = 0})->close();
+  files.remove(trial);
+}
+
 std::string read_standard_input(size_t most) {
   std::string bytes(most, '\0');
   bytes.resize(std::fread(bytes.data(), 1, bytes.size(), stdin));
@@ -90,6 +97,7 @@ void tokenizer_train_command(const TokenizerTrainArguments& arguments) {
         fmt::format("--output {}: there is no folder {}", printable(arguments.output), printable(folder)),
         "make it first");
   }
+  require_writable(files, arguments.output);
 
   std::vector<InputFile> inputs;
   TextDocuments::Stream stream;

@@ -26,13 +26,18 @@ constexpr int64_t most_blocks = std::numeric_limits<uint32_t>::max() - 1;
 constexpr int64_t bytes_per_place = 2 * 3 * sizeof(uint32_t);
 constexpr int64_t unlimited = std::numeric_limits<int64_t>::max() / 4;
 
+// What the ids can come to: each new one takes a byte at least from the words.
+int64_t most_ids(const WordSource& words, const MergeLearnerOptions& options) {
+  return std::min(options.vocabulary, 256 + words.bytes());
+}
+
 template <typename Symbol>
 int64_t fixed_bytes(const WordSource& words, const MergeLearnerOptions& options, int64_t block_symbols) {
   const int64_t symbols = words.bytes() + words.words();
   const int64_t blocks =
       block_symbols == 0 ? words.words() : std::min(words.words(), symbols / block_symbols + 4096);
   return symbols * static_cast<int64_t>(sizeof(Symbol)) + blocks * WordBlocks<Symbol>::bytes_per_block +
-         options.threads * MergeNeighbours::bytes(options.vocabulary);
+         options.threads * MergeNeighbours::bytes(most_ids(words, options));
 }
 
 // The least that the index of pairs needs for learning to get on.
@@ -60,7 +65,7 @@ int64_t first_block_symbols(const WordSource& words, const MergeLearnerOptions& 
   throw_user_error(
       fmt::format("{} different words ({}) need {} of memory for learning merges; the limit is {}",
                   words.words(), megabytes(words.bytes()), megabytes(needed), megabytes(limit)),
-      "raise the memory limit, or train on less text");
+      "raise the memory limit, ask for a smaller vocabulary, or train on less text");
 }
 
 template <typename Symbol>
@@ -68,18 +73,19 @@ class MergeLearner {
  public:
   MergeLearner(std::unique_ptr<WordSource> words, const MergeLearnerOptions& options)
       : options_(options),
+        most_ids_(most_ids(*words, options)),
         block_symbols_(first_block_symbols<Symbol>(*words, options)),
         words_(*words, id_of_byte(), block_symbols_),
         reserved_(options.reserved.begin(), options.reserved.end()) {
     words.reset();
     index_limit_ = unlimited;
     if (options.memory_bytes > 0) {
-      index_limit_ = options.memory_bytes - words_.bytes() -
-                     options.threads * MergeNeighbours::bytes(options.vocabulary);
+      index_limit_ =
+          options.memory_bytes - words_.bytes() - options.threads * MergeNeighbours::bytes(most_ids_);
       if (index_limit_ < 1 << 16) refuse_for_memory();
     }
     for (int thread = 0; thread < options.threads; ++thread) {
-      neighbours_.push_back(std::make_unique<MergeNeighbours>(options.vocabulary));
+      neighbours_.push_back(std::make_unique<MergeNeighbours>(most_ids_));
     }
     for (const uint8_t byte : byte_alphabet()) add_token(std::string(1, static_cast<char>(byte)));
     build_index();
@@ -333,6 +339,7 @@ class MergeLearner {
   static constexpr size_t worthwhile_pairs = 8;
 
   const MergeLearnerOptions& options_;
+  const int64_t most_ids_;
   int64_t block_symbols_;
   WordBlocks<Symbol> words_;
   const std::unordered_set<std::string> reserved_;

@@ -157,6 +157,31 @@ TEST(MergeLearner, P120_LittleMemoryChangesNoMerge) {
   }
 }
 
+// Long words of few letters: a pair is at so many places that the lists of one merge outgrow the memory.
+TEST(MergeLearner, P120_LittleMemoryForTextWithoutBlanks) {
+  std::mt19937_64 random(7);
+  std::vector<std::pair<std::string, uint64_t>> long_words;
+  for (int i = 0; i < 200; ++i) {
+    std::string word;
+    while (word.size() < 1000)
+      word += random() % 4 < 3 ? "ab" : std::string(1, static_cast<char>('c' + random() % 20));
+    long_words.emplace_back(word, 1 + random() % 2);
+  }
+  const Words words(std::move(long_words));
+  MergeLearnerOptions options;
+  options.vocabulary = 330;
+  const LearnedVocabulary plenty = learn(words, options);
+  EXPECT_EQ(lines(plenty), lines(naive_merges(words, options)));
+  for (const int64_t memory : {900'000, 1'500'000}) {
+    for (const int threads : {1, 3}) {
+      options.memory_bytes = memory;
+      options.threads = threads;
+      options.symbols_per_thread = 1 << 12;
+      EXPECT_EQ(lines(learn(words, options)), lines(plenty)) << memory << " bytes, threads " << threads;
+    }
+  }
+}
+
 TEST(MergeLearner, P120_RefusesWhatDoesNotFitBeforeItBegins) {
   class Endless final : public WordSource {
    public:

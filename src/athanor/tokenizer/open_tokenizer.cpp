@@ -27,7 +27,8 @@ TokenizerRoles roles_beside(FileEnvironment& files, const std::string& path) {
   return read_tokenizer_config(read_file(files, config, largest_file), config);
 }
 
-TokenizerDefinition read_pair(FileEnvironment& files, const std::string& vocabulary_path) {
+TokenizerDefinition read_pair(FileEnvironment& files, const std::string& vocabulary_path,
+                              const std::string& vocabulary) {
   constexpr std::string_view ending = "vocab.json";
   const std::string merges_path =
       vocabulary_path.substr(0, vocabulary_path.size() - ending.size()) + "merges.txt";
@@ -35,9 +36,8 @@ TokenizerDefinition read_pair(FileEnvironment& files, const std::string& vocabul
     throw_user_error(fmt::format("there is no {} beside {}", merges_path, vocabulary_path),
                      "a vocab.json without merges.txt says only half");
   }
-  return read_vocabulary_and_merges(read_file(files, vocabulary_path, largest_file), vocabulary_path,
-                                    read_file(files, merges_path, largest_file), merges_path,
-                                    roles_beside(files, vocabulary_path));
+  return read_vocabulary_and_merges(vocabulary, vocabulary_path, read_file(files, merges_path, largest_file),
+                                    merges_path, roles_beside(files, vocabulary_path));
 }
 
 TokenizerDefinition read_definition(FileEnvironment& files, const std::string& path) {
@@ -55,8 +55,9 @@ TokenizerDefinition read_definition(FileEnvironment& files, const std::string& p
     throw_user_error(fmt::format("the folder {} has neither a tokenizer.json nor a vocab.json", path),
                      "is it the folder of a model?");
   }
-  if (path.ends_with("vocab.json")) return read_pair(files, path);
-  return read_tokenizer_json(read_file(files, path, largest_file), path, roles_beside(files, path));
+  const std::string json = read_file(files, path, largest_file);
+  if (path.ends_with("vocab.json") && !is_tokenizer_json(json, path)) return read_pair(files, path, json);
+  return read_tokenizer_json(json, path, roles_beside(files, path));
 }
 
 }  // namespace

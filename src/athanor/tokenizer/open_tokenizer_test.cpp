@@ -154,6 +154,39 @@ TEST(OpenTokenizer, RolesOfSpecialTokens) {
   EXPECT_THROW(open_tokenizer(files, "model"), Error);
 }
 
+std::string refusal(MemoryFileEnvironment& files, const std::string& path) {
+  try {
+    open_tokenizer(files, path);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(OpenTokenizer, MergesThatAreCutShortAreRefused) {
+  const std::string folder = test_data("gpt2/");
+  MemoryFileEnvironment files;
+  write_file_atomically(files, "vocab.json", read_file(system_files(), folder + "vocab.json", 1 << 24));
+  const std::string merges = read_file(system_files(), folder + "merges.txt", 1 << 24);
+  const auto refused = [&](size_t size) {
+    write_file_atomically(files, "merges.txt", merges.substr(0, size));
+    return refusal(files, "vocab.json");
+  };
+  EXPECT_EQ(refused(merges.size()), "");
+  EXPECT_NE(refused(0).find("49999 of its 50257 tokens"), std::string::npos) << refused(0);
+  const size_t last_line = merges.rfind('\n', merges.size() - 2);
+  EXPECT_NE(refused(last_line + 1).find("1 of its 50257 tokens"), std::string::npos)
+      << refused(last_line + 1);
+  EXPECT_NE(refused(merges.size() / 2), "");
+}
+
+TEST(OpenTokenizer, ATokenizerJsonMayHaveAnyName) {
+  MemoryFileEnvironment files;
+  write_file_atomically(files, "my-vocab.json", read_file(system_files(), fixture("llama3_small"), 1 << 20));
+  EXPECT_EQ(open_tokenizer(files, "my-vocab.json")->identity(),
+            open_tokenizer(system_files(), fixture("llama3_small"))->identity());
+}
+
 TEST(OpenTokenizer, WhatIsNotThereIsNamed) {
   MemoryFileEnvironment files;
   files.make_directories("empty");

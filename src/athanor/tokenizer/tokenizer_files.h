@@ -23,7 +23,10 @@ TokenizerRoles read_tokenizer_config(std::string_view json, const std::string& p
 TokenizerDefinition read_tokenizer_json(std::string_view json, const std::string& path,
                                         const TokenizerRoles& roles = {});
 
-// GPT-2's pair of files.
+// Whether it is a tokenizer.json, whatever its name, and not a bare vocabulary.
+bool is_tokenizer_json(std::string_view json, const std::string& path);
+
+// GPT-2's pair of files. Every token of several bytes must be made by a merge, but for names in brackets.
 TokenizerDefinition read_vocabulary_and_merges(std::string_view vocabulary_json,
                                                const std::string& vocabulary_path,
                                                std::string_view merges_text, const std::string& merges_path,

@@ -58,7 +58,8 @@ class DefinitionReader {
     return std::move(definition_);
   }
 
-  TokenizerDefinition read_pair(TokenLists model, const TokenizerRoles& roles) {
+  TokenizerDefinition read_pair(TokenLists model, const std::string& merges_path,
+                                const TokenizerRoles& roles) {
     model_ = std::move(model);
     std::vector<std::string> names{usual_end_names[0]};
     for (const std::string& name : {roles.beginning_of_text, roles.end_of_text}) {
@@ -70,12 +71,35 @@ class DefinitionReader {
         definition_.added_tokens.push_back({.id = place->second, .content = name});
       }
     }
+    require_all_merges(merges_path);
     set_tokens();
     set_roles(roles);
     return std::move(definition_);
   }
 
  private:
+  // A file that was cut short would give other ids without a word. Names in brackets are special tokens,
+  // which no merge makes.
+  void require_all_merges(const std::string& merges_path) const {
+    std::vector<bool> made(model_.tokens.size());
+    for (const TokenMerge& merge : model_.merges) made[static_cast<size_t>(merge.result)] = true;
+    int64_t missing = 0;
+    const std::string* first = nullptr;
+    for (size_t id = 0; id < model_.tokens.size(); ++id) {
+      const std::string& token = model_.tokens[id];
+      if (made[id] || token.empty() || character_at(token, 0).length == token.size()) continue;
+      if ((token.starts_with('<') && token.ends_with('>')) ||
+          (token.starts_with('[') && token.ends_with(']')))
+        continue;
+      if (missing++ == 0) first = &token;
+    }
+    if (missing == 0) return;
+    fields_.refuse(
+        fmt::format("{} of its {} tokens, such as \"{}\", are made by no merge of {}, which has {}", missing,
+                    model_.ids.size(), shortened(*first), merges_path, model_.merges.size()),
+        "merges.txt is cut short, or of another vocabulary");
+  }
+
   void read_normalizer(const Json& file) {
     for (const Json* part : fields_.components(file, "normalizer", "normalizers")) {
       const std::string type = fields_.type_of(*part);
@@ -352,6 +376,11 @@ TokenizerDefinition read_tokenizer_json(std::string_view json, const std::string
   return DefinitionReader(fields).read(fields.parse(json), roles);
 }
 
+bool is_tokenizer_json(std::string_view json, const std::string& path) {
+  const Json file = JsonFields(path).parse(json);
+  return file.is_object() && file.contains("model") && file["model"].is_object();
+}
+
 TokenizerDefinition read_vocabulary_and_merges(std::string_view vocabulary_json,
                                                const std::string& vocabulary_path,
                                                std::string_view merges_text, const std::string& merges_path,
@@ -366,7 +395,7 @@ TokenizerDefinition read_vocabulary_and_merges(std::string_view vocabulary_json,
     begin = end + 1;
     if (!line.empty() && !line.starts_with("#version")) model.add_merge(merges_fields, line);
   }
-  return DefinitionReader(vocabulary_fields).read_pair(std::move(model), roles);
+  return DefinitionReader(vocabulary_fields).read_pair(std::move(model), merges_path, roles);
 }
 
 }  // namespace athanor

@@ -4,6 +4,7 @@
 #include <queue>
 #include <span>
 
+#include "athanor/base/crc32c.h"
 #include "athanor/base/error.h"
 #include "athanor/tokenizer/word_table.h"
 
@@ -22,13 +23,14 @@ void append_number(std::string& out, uint64_t number) {
 
 class WordRun::Reader {
  public:
-  explicit Reader(const WordRun& run) : run_(run), file_(run.files_.open(run.path_)) {
-    buffer_.resize(static_cast<size_t>(run.buffer_bytes_));
-  }
+  explicit Reader(const WordRun& run) : run_(run) { buffer_.resize(static_cast<size_t>(run.buffer_bytes_)); }
 
   // False at the end.
   bool next() {
-    if (seen_ == run_.words_) return false;
+    if (seen_ == run_.words_) {
+      if (place_ != filled_ || offset_ != run_.size_ || checksum_.value() != run_.checksum_) damaged();
+      return false;
+    }
     ++seen_;
     const uint64_t shared = number(), rest = number();
     if (shared > word_.size() || rest > static_cast<uint64_t>(WordTable::longest_word)) damaged();
@@ -48,10 +50,12 @@ class WordRun::Reader {
 
   char byte() {
     if (place_ == filled_) {
-      const int64_t left = file_->size() - offset_;
+      const int64_t left = run_.size_ - offset_;
       filled_ = static_cast<size_t>(std::min(left, static_cast<int64_t>(buffer_.size())));
       if (filled_ == 0) damaged();
-      file_->read_at(offset_, std::as_writable_bytes(std::span(buffer_.data(), filled_)));
+      const auto bytes = std::as_writable_bytes(std::span(buffer_.data(), filled_));
+      run_.file_->read_at(offset_, bytes);
+      checksum_.update(bytes);
       offset_ += static_cast<int64_t>(filled_);
       place_ = 0;
     }
@@ -69,52 +73,51 @@ class WordRun::Reader {
   }
 
   const WordRun& run_;
-  std::unique_ptr<ReadableFile> file_;
   std::vector<char> buffer_;
   size_t place_ = 0, filled_ = 0;
   int64_t offset_ = 0, seen_ = 0;
+  Crc32c checksum_;
   std::string word_;
   uint64_t count_ = 0;
 };
 
 WordRun::WordRun(FileEnvironment& files, std::string path, int64_t buffer_bytes,
                  const std::function<void(const Visitor&)>& write)
-    : files_(files), path_(std::move(path)), buffer_bytes_(buffer_bytes) {
-  const std::unique_ptr<WritableFile> file = files_.create(path_, {CreateMode::exclusive, 0});
+    : path_(std::move(path)), buffer_bytes_(buffer_bytes) {
+  const std::unique_ptr<WritableFile> file = files.create(path_, {CreateMode::exclusive, 0});
   try {
-    std::string out, last;
-    const auto flush = [&] {
-      file->append(std::as_bytes(std::span(out.data(), out.size())));
-      out.clear();
-    };
-    write([&](std::string_view word, uint64_t count) {
-      ATHANOR_ASSERT(words_ == 0 || std::string_view(last) < word);
-      const auto split = std::mismatch(word.begin(), word.end(), last.begin(), last.end()).first;
-      const auto shared = static_cast<size_t>(split - word.begin());
-      append_number(out, shared);
-      append_number(out, word.size() - shared);
-      out += word.substr(shared);
-      append_number(out, count);
-      last.resize(shared);
-      last += word.substr(shared);
-      ++words_;
-      bytes_ += static_cast<int64_t>(word.size());
-      if (static_cast<int64_t>(out.size()) >= buffer_bytes_) flush();
-    });
-    flush();
-    file->close();  // never read after this process: no sync
+    file_ = files.open(path_);
   } catch (...) {
-    files_.remove(path_);
+    files.remove(path_);
     throw;
   }
-}
-
-WordRun::~WordRun() {
-  try {
-    files_.remove(path_);
-  } catch (const Error&) {
-    // Somebody removed it: as wanted.
-  }
+  files.remove(path_);
+  std::string out, last;
+  Crc32c checksum;
+  const auto flush = [&] {
+    const auto bytes = std::as_bytes(std::span(out.data(), out.size()));
+    file->append(bytes);
+    checksum.update(bytes);
+    out.clear();
+  };
+  write([&](std::string_view word, uint64_t count) {
+    ATHANOR_ASSERT(words_ == 0 || std::string_view(last) < word);
+    const auto split = std::mismatch(word.begin(), word.end(), last.begin(), last.end()).first;
+    const auto shared = static_cast<size_t>(split - word.begin());
+    append_number(out, shared);
+    append_number(out, word.size() - shared);
+    out += word.substr(shared);
+    append_number(out, count);
+    last.resize(shared);
+    last += word.substr(shared);
+    ++words_;
+    bytes_ += static_cast<int64_t>(word.size());
+    if (static_cast<int64_t>(out.size()) >= buffer_bytes_) flush();
+  });
+  flush();
+  size_ = file->size();
+  checksum_ = checksum.value();
+  file->close();  // never read after this process: no sync
 }
 
 void WordRun::for_each(const Visitor& visit) const {

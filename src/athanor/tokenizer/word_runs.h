@@ -2,8 +2,8 @@
 //
 // Called by word_counts.cpp. A run holds words in the rising order of their bytes, each once: for each word,
 // as LEB128 numbers, the length of the prefix it shares with the word before, the length of the rest, the
-// rest, and its count. Runs are scratch files of one process, removed with the object. Thread safety: a run
-// may be read from several threads.
+// rest, and its count. Runs are scratch files whose names are taken away before anything is written, so that
+// nothing is left of them however the process ends. Thread safety: a run may be read from several threads.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,6 @@ class WordRun {
   // `write` is called once with a visitor that takes the words in their order.
   WordRun(FileEnvironment& files, std::string path, int64_t buffer_bytes,
           const std::function<void(const Visitor&)>& write);
-  ~WordRun();
   WordRun(const WordRun&) = delete;
   WordRun& operator=(const WordRun&) = delete;
 
@@ -38,9 +37,11 @@ class WordRun {
  private:
   class Reader;
 
-  FileEnvironment& files_;
   const std::string path_;
   const int64_t buffer_bytes_;
+  std::unique_ptr<ReadableFile> file_;
+  int64_t size_ = 0;       // of the file
+  uint32_t checksum_ = 0;  // of its bytes
   int64_t words_ = 0, bytes_ = 0;
 };
 
