@@ -130,6 +130,14 @@ TEST_F(ProgramTest, WrongOptionsAreRefusedByName) {
                  "data.sequence_length");
   write("wrong.toml", "[train]\nsteps = 10\nlearning_rat = 0.1\n");
   expect_refused({"train", "--config", "wrong.toml"}, "wrong.toml:3", "train.learning_rate");
+  // A configuration finds the models beside it, wherever the program is called.
+  const TemporaryFolder other;
+  system_files().make_directories(other.path("configs/models"));
+  system_files().make_directories(other.path("configs/runs"));
+  write_file_atomically(system_files(), other.path("configs/models/mine.toml"), "[model]\nlayers = 77\n");
+  write_file_atomically(system_files(), other.path("configs/runs/a.toml"), "[model]\nbase = \"mine\"\n");
+  const ProgramResult found = run({"show", "options", "--config", other.path("configs/runs/a.toml")});
+  EXPECT_NE(found.output.find("layers = 77"), std::string::npos) << found.errors;
   write("broken.toml", "[train\n");
   expect_refused({"train", "--config", "broken.toml"}, "broken.toml:1", "TOML");
 }

@@ -132,6 +132,13 @@ TEST_F(DataCommand, BadInputIsRefused) {
   EXPECT_NE(skipped.output.find("left out 1 lines"), std::string::npos) << skipped.output;
   EXPECT_NE(skipped.output.find("bad.jsonl:2: "), std::string::npos) << skipped.output;
 
+  expect_refused(tiny({"data.blend.first=1:texts/a.txt", "data.blend.second=0,5:texts/a.txt"}),
+                 "data.blend.second: '0,5' is no weight");
+  write("user.jsonl",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"" + std::string(500, 'x') + "\"}]}\n");
+  expect_refused(tiny({"data.train=user.jsonl"}), "no token of the data set train is marked as learned");
+  expect_refused(tiny({"data.blend.a=1:texts/a.txt", "data.blend.b=1:user.jsonl"}), "the data set b");
+
   // What a file says reaches no terminal as a command to it.
   write("bad.jsonl", "{\"messages\": [{\"role\": \"\\u001b[31m\", \"content\": \"\"}]}\n");
   expect_refused({"data", "build", "bad.jsonl", "-o", "x"}, "the role is \"\xef\xbf\xbd[31m\"");

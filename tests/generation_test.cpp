@@ -145,6 +145,17 @@ TEST_F(GenerationTest, BadOptionsAreRefused) {
   EXPECT_EQ(run({"generate", "runs/demo", "--prompt", "x"}, "/dev/full").exit_code, 2);
 }
 
+// Its vocabulary would suit bytes, but nobody said that they are.
+TEST_F(GenerationTest, AModelWithoutItsTokenizerIsNotTakenForOneOfBytes) {
+  ASSERT_EQ(run({"export", "runs/demo", "-o", "published"}).exit_code, 0);
+  system_files().remove(folder->path("published/tokenizer.json"));
+  ASSERT_EQ(run({"import", "published", "-o", "imported"}).exit_code, 0);
+  for (const char* model : {"published", "imported"}) {
+    expect_refused({"generate", model, "--prompt", "x"}, "has no tokenizer.json");
+    EXPECT_EQ(run({"generate", model, "--prompt", "x", "-n", "3", "--tokenizer", "bytes"}).exit_code, 0);
+  }
+}
+
 TEST_F(GenerationTest, EvaluatesSetsAndFiles) {
   const ProgramResult sets = run({"evaluate", "runs/demo", "--json"});
   ASSERT_EQ(sets.exit_code, 0) << sets.errors;

@@ -69,6 +69,7 @@ TEST_F(TokenizerCommand, RefusesWithAMessage) {
            {{"encode", "bytes", "--input", "absent"}, "absent"},
            {{"decode", "bytes", "--input", "letters"}, "'t'"},
            {{"decode", "bytes", "--text", "1"}, "--text"},
+           {{"encode", "bytes", "--text", "1", "--input", "letters"}, "--text and --input are both given"},
            {{"encoed", "bytes"}, "encoed"},
            {{"encode"}, "TOKENIZER"},
            {{}, "ubcommand"},

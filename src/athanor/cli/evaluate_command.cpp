@@ -130,7 +130,7 @@ void evaluate_command(const EvaluateArguments& arguments) {
   if (options.sequence_length > inference.model.maximum_positions) {
     throw_user_error(fmt::format("--sequence {}: the model has {} positions", options.sequence_length,
                                  inference.model.maximum_positions),
-                     "shorten it");
+                     fmt::format("give --sequence {} or less", inference.model.maximum_positions));
   }
   if (arguments.stride > options.sequence_length) {
     throw_user_error(

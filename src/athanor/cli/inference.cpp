@@ -54,12 +54,7 @@ std::optional<RunOptions> run_at(FileEnvironment& files, const std::string& path
 std::shared_ptr<const Tokenizer> tokenizer_for(FileEnvironment& files, const InferenceArguments& arguments,
                                                const ModelSource& source) {
   if (!arguments.tokenizer.empty()) return open_tokenizer(files, arguments.tokenizer);
-  if (auto tokenizer = tokenizer_of(files, source)) return tokenizer;
-  // Checkpoints of before there were others hold none: their runs were on bytes.
-  auto bytes = open_tokenizer(files, "bytes");
-  const bool fits = source.model.vocabulary >= bytes->vocabulary_size() &&
-                    source.model.vocabulary < 2 * bytes->vocabulary_size();
-  return fits ? bytes : nullptr;
+  return tokenizer_of(files, source);
 }
 
 }  // namespace
@@ -97,7 +92,7 @@ void require_tokenizer(const Inference& inference) {
   if (inference.tokenizer != nullptr) return;
   throw_user_error(fmt::format("{} has no tokenizer.json: its {} tokens have no text", inference.path,
                                inference.model.vocabulary),
-                   "name the tokenizer with --tokenizer");
+                   "name the tokenizer with --tokenizer; `--tokenizer bytes` if its ids are bytes");
 }
 
 std::unique_ptr<Engine> load_engine(const Inference& inference, const EngineOptions& options) {

@@ -216,10 +216,17 @@ void load_run_options(RunConfiguration& run, FileEnvironment& files, const std::
     }
     return text;
   };
+  std::vector<std::string> base_folders = model_configuration_folders();
+  if (!file.empty()) {  // a folder of configurations works from anywhere
+    const std::string beside = parent_directory(file);
+    for (const char* folder : {".", "models", "../models"}) {
+      base_folders.push_back(std::string(folder) == "." ? beside : join_path(beside, folder));
+    }
+  }
   load_options(run.table, files,
                {.file = file,
                 .settings = settings,
-                .base_folders = model_configuration_folders(),
+                .base_folders = std::move(base_folders),
                 .source_option = "train.init_from",
                 .source_text = source_text});
 }

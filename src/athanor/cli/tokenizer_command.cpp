@@ -23,6 +23,9 @@ constexpr size_t piece_bytes = size_t{1} << 20;
 
 // The input in pieces: the text given on the command line, a file, or standard input.
 void for_each_piece(const TokenizerArguments& arguments, const std::function<void(std::string_view)>& use) {
+  if (arguments.text && !arguments.input.empty()) {
+    throw_user_error("--text and --input are both given", "leave one out");
+  }
   if (arguments.text) return use(*arguments.text);
   std::string buffer;
   if (!arguments.input.empty() && arguments.input != "-") {

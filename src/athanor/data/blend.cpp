@@ -75,6 +75,10 @@ int64_t ceil_share(int64_t n, int64_t weight, int64_t total) {
 
 }  // namespace
 
+void check_weight(const std::string& decimal) {
+  parse_decimal(decimal);
+}
+
 std::vector<int64_t> whole_weights(std::span<const std::string> decimals) {
   std::vector<Decimal> numbers;
   int least = std::numeric_limits<int>::max();

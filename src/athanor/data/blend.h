@@ -24,6 +24,9 @@ namespace athanor {
 // without a common divisor. User error for anything else, or if they need more than 2^53 together.
 std::vector<int64_t> whole_weights(std::span<const std::string> decimals);
 
+// User error if it is no such number.
+void check_weight(const std::string& decimal);
+
 class BlendOrder {
  public:
   struct Draw {

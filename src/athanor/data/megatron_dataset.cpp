@@ -62,7 +62,7 @@ bool is_file(FileEnvironment& files, const std::string& path) {
 }  // namespace
 
 std::optional<std::string> megatron_prefix(FileEnvironment& files, const std::string& path) {
-  const std::string stem = path.size() > 4 ? path.substr(0, path.size() - 4) : "";
+  std::string stem = path.size() > 4 ? path.substr(0, path.size() - 4) : "";
   if (path.ends_with(".idx")) return stem;
   if (path.ends_with(".bin") && is_file(files, stem + ".idx")) return stem;
   if (!files.exists(path) && is_file(files, path + ".idx")) return path;
@@ -166,6 +166,12 @@ void MegatronDataset::check_sequences() {
     token_count_ += tokens;
   }
   if (in_order) return;
+  // Sequences may share tokens, but a small index must not stand for any amount of text.
+  constexpr int64_t most_times = 16;
+  if (token_count_ / most_times > size / width) {
+    damaged(fmt::format("its sequences have {} tokens, more than {} times the {} that the .bin file holds",
+                        token_count_, most_times, size / width));
+  }
   starts_.reserve(static_cast<size_t>(sequence_count_) + 1);
   starts_.push_back(0);
   for (int64_t i = 0; i < sequence_count_; ++i) starts_.push_back(starts_.back() + length(i));

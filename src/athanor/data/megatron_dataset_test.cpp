@@ -190,6 +190,22 @@ TEST(MegatronDataset, SequencesMayLieAnywhereAndDocumentsMayBeEmpty) {
   EXPECT_EQ(data->document_at(8).number, 2);
 }
 
+// A small index would make every reader work for hours.
+TEST(MegatronDataset, ManySequencesOfTheSameTokensAreRefused) {
+  MemoryFileEnvironment files;
+  write_file_atomically(files, "x.bin", eight_tokens);
+  const auto open_with = [&](size_t sequences) {
+    write_file_atomically(files, "x.idx",
+                          Index{.lengths = std::vector<int32_t>(sequences, 8),
+                                .offsets = std::vector<int64_t>(sequences, 0),
+                                .documents = {0, static_cast<int64_t>(sequences)}}
+                              .bytes());
+    return MegatronDataset::open(files, "x", any)->token_count();
+  };
+  EXPECT_EQ(open_with(16), 128);
+  EXPECT_THAT(error_of([&] { open_with(1000); }), HasSubstr("8000 tokens, more than 16 times the 8"));
+}
+
 TEST(MegatronDataset, ModesAreToldByTheLength) {
   MemoryFileEnvironment files;
   write_file_atomically(files, "x.bin", eight_tokens);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "athanor/base/error.h"
+#include "athanor/data/blend.h"
 #include "athanor/data/open_source.h"
 #include "athanor/tokenizer/open_tokenizer.h"
 
@@ -23,7 +24,24 @@ WeightedData split_weight(const std::string& name, const std::string& value) {
     throw_user_error(fmt::format("data.blend.{} = \"{}\" is no weight and data", name, value),
                      "write WEIGHT:DATA, as 0.7:books.tokens");
   }
-  return {value.substr(0, colon), value.substr(colon + 1)};
+  const std::string weight = value.substr(0, colon);
+  try {
+    check_weight(weight);
+  } catch (const Error& error) {
+    throw_user_error(fmt::format("data.blend.{}: {}", name, error.message()), error.hint());
+  }
+  return {weight, value.substr(colon + 1)};
+}
+
+// Steps on such data would do nothing.
+void require_learned_tokens(const TokenSource& tokens, TokenRange range, const std::string& name) {
+  while (range.size() > 0) {
+    const TokenRange unlearned = tokens.unlearned_in(range);
+    if (unlearned.size() == 0 || unlearned.begin > range.begin) return;
+    range.begin = unlearned.end;
+  }
+  throw_user_error(fmt::format("no token of the data set {} is marked as learned", name),
+                   "give it answers of an assistant, or text, that the model is to predict");
 }
 
 class DataOpener {
@@ -218,6 +236,7 @@ DataSets open_data_sets(FileEnvironment& files, const RunOptions& options, int64
   std::vector<std::pair<std::string, Parts::Part>> kept_back;
   for (const auto& [name, source] : wanted) {
     const Parts parts = split(opener.open(name, source.data), data);
+    if (parts.train.range.size() > 0) require_learned_tokens(*parts.train.tokens, parts.train.range, name);
     sources.push_back(
         {name, source.weight, opener.samples(parts.train.tokens, parts.train.range, name, true)});
     if (data.validation_fraction > 0)

@@ -178,7 +178,7 @@ TEST_F(DataSetsTest, BlendsSources_P51_EpochsAreCountedForEach) {
   options_.data.blend["small"] = "0.25";
   expect_refused("is no weight and data");
   options_.data.blend["small"] = "x:" + tokens("a.tokens", 1, 161);
-  expect_refused("'x' is no weight");
+  expect_refused("data.blend.small: 'x' is no weight");
   options_.data.train = "also";
   expect_refused("both set");
 }

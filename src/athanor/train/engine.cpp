@@ -116,11 +116,15 @@ void Engine::allocate() {
   const int64_t needed = planned_bytes(), available = available_memory_bytes();
   if (needed > available) {
     throw_user_error(
-        fmt::format("the run needs {:.2f} GiB of memory and {:.2f} GiB are available",
-                    static_cast<double>(needed) / (1 << 30), static_cast<double>(available) / (1 << 30)),
-        "lower train.micro_batch or data.sequence_length, set train.recompute to selective or full, or take "
-        "a smaller "
-        "model; `athanor show memory` prints what takes how much");
+        fmt::format("{} needs {:.2f} GiB of memory and {:.2f} GiB are available",
+                    trains() ? "the run" : "the model", static_cast<double>(needed) / (1 << 30),
+                    static_cast<double>(available) / (1 << 30)),
+        trains()
+            ? "lower train.micro_batch or data.sequence_length, set train.recompute to selective or full, "
+              "or take a smaller model; `athanor show memory` prints what takes how much"
+        : options_.generation.rows > 0
+            ? "lower --context or --batch, take --precision bf16, or a smaller model"
+            : "lower --batch or --sequence, take --precision bf16, or a smaller model");
   }
   device_ = std::make_unique<CpuDevice>(threads_);
   executor_ = std::make_unique<Executor>(*device_, kernels_, threads_, options_.communicator,

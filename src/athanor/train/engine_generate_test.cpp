@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "athanor/base/error.h"
 #include "athanor/train/train_test_support.h"
 
 namespace athanor {
@@ -205,6 +206,21 @@ TEST(GenerationEngine, HasTheWeightsOfATrainingEngineRoundedOnce) {
     const auto* rounded = reinterpret_cast<const BFloat16*>(narrow[i].bytes.data());
     for (size_t e = 0; e < values.size(); ++e)
       ASSERT_EQ(static_cast<float>(rounded[e]), static_cast<float>(BFloat16(values[e]))) << wide[i].name;
+  }
+}
+
+TEST(GenerationEngine, TooLittleMemoryIsToldInTermsOfGeneration) {
+  EngineOptions options;
+  options.micro_batch_counts.clear();
+  options.generation = GenerationShape::of(int64_t{1} << 20, 1024);
+  Engine engine(options);
+  try {
+    engine.allocate();
+    FAIL() << "allocated";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::user);
+    EXPECT_NE(error.hint().find("--context"), std::string::npos) << error.what();
+    EXPECT_EQ(error.hint().find("train."), std::string::npos) << error.what();
   }
 }
 
