@@ -136,6 +136,7 @@ TEST_F(GenerationTest, BadOptionsAreRefused) {
   expect_refused({"generate", "runs/demo", "--batch", "0"}, "--batch");
   expect_refused({"generate", "runs/demo", "--precision", "fp12"}, "--precision fp12");
   expect_refused({"generate", "runs/demo", "--context", "100000"}, "--context 100000");
+  expect_refused({"generate", "runs/demo", "--seed", "99999999999999999999"}, "does not fit in 64 bits");
   expect_refused({"generate", "runs/none"}, "runs/none");
   expect_refused({"generate", "runs/demo", "--file", "none.txt"}, "none.txt");
   write("bad.jsonl", "\"good\"\n{\"text\": 3}\n");

@@ -5,7 +5,9 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <map>
@@ -38,6 +40,16 @@ CLI::Validator within(double least, double most) {
     double value = 0;
     if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return std::string();
     return fmt::format("{} is no number from {} to {}", text, least, most);
+  };
+  return {check, ""};
+}
+
+// CLI11 takes the nearest number of 64 bits for one that is larger.
+CLI::Validator fits_64_bits() {
+  const auto check = [](const std::string& text) {
+    errno = 0;
+    std::strtoll(text.c_str(), nullptr, 0);
+    return errno == ERANGE ? fmt::format("{} does not fit in 64 bits", text) : std::string();
   };
   return {check, ""};
 }
@@ -195,7 +207,8 @@ class CommandLine {
     command
         ->add_option("--seed", a.seed,
                      "another seed, another text (0); a prompt's text depends on no other prompt")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(fits_64_bits());
     command->add_option("--stop", a.stops, "end before this text; may be repeated")
         ->type_name("TEXT")
         ->allow_extra_args(false);
@@ -303,7 +316,8 @@ class CommandLine {
         ->add_option("--vocabulary", arguments.vocabulary,
                      "tokens in all: 256 bytes, learned ones, special ones")
         ->required()
-        ->type_name("N");
+        ->type_name("N")
+        ->check(fits_64_bits());
     command->add_option("-o,--output", arguments.output, "the tokenizer.json to write")
         ->required()
         ->type_name("FILE");
@@ -327,7 +341,8 @@ class CommandLine {
                      "the output; default: half of what is free")
         ->type_name("BYTES");
     command->add_option("--threads", arguments.threads, "default: all cores; the result is the same")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(fits_64_bits());
     on(command, [this] { tokenizer_train_command(tokenizer_train_); });
   }
 
@@ -390,14 +405,17 @@ class CommandLine {
             "\"answer\", become text; only what the assistant says is learned")
         ->type_name("NAME");
     build->add_option("--separator", to.separator, "line of a text that ends a document")->type_name("LINE");
-    build->add_option("--threads", to.threads, "0: all cores (default)")->type_name("N");
+    build->add_option("--threads", to.threads, "0: all cores (default)")
+        ->type_name("N")
+        ->check(fits_64_bits());
     build
         ->add_option("--validation-fraction", to.validation_fraction,
                      "share of the documents, drawn by number")
         ->type_name("X");
     build->add_option("--test-fraction", to.test_fraction, "share of the documents")->type_name("X");
     build->add_option("--split-seed", to.split_seed, "another seed, another split (default: 1)")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(fits_64_bits());
     build->add_flag("--skip-bad", to.skip_bad, "leave out JSON lines that cannot be read, and count them");
     build->add_flag("--overwrite", to.overwrite, "replace files of before");
     build->footer("A build that was stopped goes on when it is called again, with the same result.");
@@ -411,7 +429,8 @@ class CommandLine {
     inspect->add_option("--tokenizer", data_inspect_.tokenizer, "shows the first documents as text")
         ->type_name("TOKENIZER");
     inspect->add_option("--documents", data_inspect_.documents, "so many of them (default: 3)")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(fits_64_bits());
     on(inspect, [this] { data_inspect_command(data_inspect_); });
   }
 
