@@ -1,0 +1,296 @@
+// Known faults of training on many ranks, each looked for with engines as ranks in threads.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "athanor/base/philox.h"
+#include "athanor/checkpoint/tensor_conversion.h"
+#include "athanor/comm/rank_threads.h"
+#include "athanor/train/rank_layout.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t length = 24;
+
+EngineOptions tiny_options(Precision precision = Precision::fp64) {
+  EngineOptions options;
+  options.model = family_defaults("gpt2");
+  options.model.layers = 2;
+  options.model.width = 8;
+  options.model.heads = 2;
+  options.model.feed_forward = 12;
+  options.model.vocabulary = 29;
+  options.model.maximum_positions = length;
+  options.kernels = KernelSet::reference;
+  options.threads = 1;
+  options.compile.precision = precision;
+  options.seed = 3;
+  options.sequence_length = length;
+  return options;
+}
+
+EngineOptions on(EngineOptions options, Axis axis, int32_t ranks, int32_t zero = 0) {
+  options.compile.layout.mesh.sizes[static_cast<size_t>(axis)] = ranks;
+  options.compile.zero_stage = zero;
+  return options;
+}
+
+// Samples with these ids; the first `valid[i]` labels of sample i count.
+Batch batch_of(const std::vector<int64_t>& ids, const std::vector<int64_t>& valid = {}) {
+  Batch batch = empty_batch(ids, length);
+  for (size_t i = 0; i < batch.token_ids.size(); ++i) {
+    const size_t row = i / static_cast<size_t>(length), place = i % static_cast<size_t>(length);
+    const auto token = [&](size_t at) {
+      return static_cast<int32_t>(mix64(static_cast<uint64_t>(ids[row]) * 1000 + at) % 29);
+    };
+    batch.token_ids[i] = token(place);
+    batch.positions[i] = static_cast<int32_t>(place);
+    if (valid.empty() || static_cast<int64_t>(place) < valid[row]) batch.labels[i] = token(place + 1);
+  }
+  return batch;
+}
+
+// What this rank has of tensors, by name and element of the whole.
+std::map<std::string, std::map<int64_t, double>> elements_of(const std::vector<NamedTensor>& tensors) {
+  std::map<std::string, std::map<int64_t, double>> elements;
+  for (const NamedTensor& tensor : tensors) {
+    for (const StoredRun& run : tensor.runs) {
+      for (int64_t i = 0; i < run.length; ++i)
+        elements[tensor.name][run.global_first + i] =
+            float_at(tensor.dtype, tensor.bytes, run.local_first + i);
+    }
+  }
+  return elements;
+}
+
+// Engines of all ranks, made and initialised; `work(engine, part)` on each, part being the rank's part of
+// batches of `samples` samples.
+template <class Work>
+void on_engines(EngineOptions options, int64_t samples, const Work& work) {
+  const Mesh mesh = options.compile.layout.mesh;
+  const int64_t data_ranks = mesh.size(Axis::replica) * mesh.size(Axis::shard);
+  options.micro_batch = samples / data_ranks;
+  const auto run = [&](Communicator* communicator) {
+    EngineOptions own = options;
+    own.communicator = communicator;
+    const int rank = communicator == nullptr ? 0 : communicator->rank();
+    Engine engine(own);
+    engine.allocate();
+    engine.initialise();
+    work(engine, batch_part(own.model, own.compile.layout, rank, own.micro_batch, length), rank);
+  };
+  if (mesh.ranks() == 1) return run(nullptr);
+  for (const std::string& error : run_rank_threads(static_cast<int>(mesh.ranks()),
+                                                   [&](Communicator& communicator) { run(&communicator); }))
+    EXPECT_EQ(error, "");
+}
+
+// Elements of one kind of tensor from all ranks; copies must be equal to the bit.
+class Gathered {
+ public:
+  void add(const std::vector<NamedTensor>& tensors) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, elements] : elements_of(tensors)) {
+      for (const auto& [index, value] : elements) {
+        const auto [place, added] = values_[name].emplace(index, value);
+        EXPECT_EQ(place->second, value) << name << " differs between ranks";
+      }
+    }
+  }
+  const std::map<std::string, std::map<int64_t, double>>& values() const { return values_; }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::map<int64_t, double>> values_;
+};
+
+double largest_difference(const Gathered& expected, const Gathered& actual) {
+  double largest = 0, difference = 0;
+  for (const auto& [name, elements] : expected.values()) {
+    if (name.ends_with("key.bias")) continue;  // its gradient is rounding alone
+    for (const auto& [index, value] : elements) {
+      largest = std::max(largest, std::abs(value));
+      difference = std::max(difference, std::abs(value - actual.values().at(name).at(index)));
+    }
+  }
+  return difference / largest;
+}
+
+// Ranks with 5 + 10 and 20 + 3 valid tokens: the divisor is 38, and the loss that of one rank.
+TEST(ValidTokens, P07_AreSummedOnceOverMicroBatchesAndRanks) {
+  const auto batches = [](const BatchPart& part) {
+    return std::vector<Batch>{part_of(batch_of({0, 1}, {5, 20}), part),
+                              part_of(batch_of({2, 3}, {10, 3}), part)};
+  };
+  double loss = 0;
+  for (const int32_t ranks : {1, 2}) {
+    for (const int32_t zero : {0, 2}) {
+      EngineOptions options = on(tiny_options(), Axis::shard, ranks, zero);
+      options.micro_batch_counts = {2};
+      on_engines(options, 2, [&](Engine& engine, const BatchPart& part, int) {
+        const StepResult result = engine.train_step(batches(part), 0, 0, 1e-2);
+        EXPECT_EQ(result.valid_tokens, 38);
+        if (ranks == 1) loss = result.loss;
+        EXPECT_NEAR(result.loss, loss, 1e-12 * loss);
+      });
+    }
+  }
+}
+
+// Every bucket of gradients is summed over every axis that has contributions, once a step; with stages 2 and
+// 3 over axis shard once a micro-batch.
+TEST(GradientSums, P18_AreMadeOnceForEachBucketAndAxis) {
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    EngineOptions options = tiny_options();
+    options.compile.layout.mesh.sizes = {1, 2, 2, 2, 1, 1, 1};
+    options.compile.zero_stage = zero;
+    options.micro_batch_counts = {3};
+    const Engine engine(options);
+    const ProgramSet& set = engine.programs();
+    std::map<std::pair<std::string, Axis>, int> sums;
+    for (const Call& call : set.programs[0].calls) {
+      const Template& block = set.programs[0].templates[static_cast<size_t>(call.template_id)];
+      if (!block.name.starts_with("sum.") && !block.name.starts_with("scatter.")) continue;
+      for (const Operation& operation : block.graph.operations) {
+        if (operation.kind != OperationKind::reduce_members &&
+            operation.kind != OperationKind::reduce_scatter_bucket)
+          continue;
+        const auto bucket = block.name.substr(block.name.find('.') + 1);
+        ++sums[{bucket + "/" + std::to_string(call.layer), operation.attributes.axis}];
+      }
+    }
+    for (const char* bucket : {"embedding/-1", "block.{layer}/0", "block.{layer}/1", "head/-1"}) {
+      EXPECT_EQ((sums[{bucket, Axis::replica}]), 1) << bucket << " zero " << zero;
+      EXPECT_EQ((sums[{bucket, Axis::context}]), 1) << bucket << " zero " << zero;
+      EXPECT_EQ((sums[{bucket, Axis::shard}]), zero >= 2 ? 3 : 1) << bucket << " zero " << zero;
+    }
+    EXPECT_EQ(sums.size(), 12U);
+  }
+}
+
+// Eight samples a step on two ranks, at once and in four micro-batches: the same losses, and weights equal
+// on both ranks after every step.
+TEST(GradientSums, P20_AccumulationChangesRoundingOnly) {
+  std::vector<double> losses[2];
+  for (const size_t accumulated : {size_t{0}, size_t{1}}) {
+    EngineOptions options = on(tiny_options(Precision::fp32), Axis::replica, 2);
+    const int64_t samples = accumulated == 0 ? 8 : 2;
+    options.micro_batch_counts = {static_cast<int32_t>(8 / samples)};
+    std::vector<Gathered> weights(5);
+    on_engines(options, samples, [&](Engine& engine, const BatchPart& part, int rank) {
+      for (int64_t step = 0; step < 5; ++step) {
+        std::vector<Batch> batches;
+        for (int64_t first = 0; first < 8; first += samples) {
+          std::vector<int64_t> ids;
+          for (int64_t i = 0; i < samples; ++i) ids.push_back(8 * step + first + i);
+          batches.push_back(part_of(batch_of(ids), part));
+        }
+        const StepResult result = engine.train_step(batches, step, step, 1e-2);
+        if (rank == 0) losses[accumulated].push_back(result.loss);
+        weights[static_cast<size_t>(step)].add(engine.weights());
+      }
+    });
+  }
+  for (size_t step = 0; step < 5; ++step)
+    EXPECT_NEAR(losses[0][step], losses[1][step], 1e-6 * losses[0][step]);
+}
+
+// The smallest way to train: one call. What ranks with other samples then hold is the same, and what one rank
+// with all samples would.
+TEST(GradientSums, P21_OneStepLeavesTheSameWeightsEverywhere) {
+  Gathered one;
+  on_engines(tiny_options(), 2, [&](Engine& engine, const BatchPart&, int) {
+    engine.train_step(std::vector<Batch>{batch_of({7, 8})}, 0, 0, 1e-2);
+    one.add(engine.weights());
+  });
+  for (const Axis axis : {Axis::replica, Axis::shard, Axis::context, Axis::tensor}) {
+    Gathered many;
+    on_engines(on(tiny_options(), axis, 2), 2, [&](Engine& engine, const BatchPart& part, int) {
+      engine.train_step(std::vector<Batch>{part_of(batch_of({7, 8}), part)}, 0, 0, 1e-2);
+      many.add(engine.weights());
+    });
+    EXPECT_LE(largest_difference(one, many), 1e-12) << name_of(axis);
+  }
+}
+
+// bf16 weights, gradients accumulated over two micro-batches and two ranks: one fp32 gradient, which differs
+// from that of an fp32 run by the rounding of weights and activations.
+TEST(GradientSums, P37_OneBufferAccumulatesIsReducedAndUsed) {
+  const auto run = [](Precision precision, int32_t ranks, int32_t zero, Gathered& gradients) {
+    EngineOptions options = on(tiny_options(precision), Axis::shard, ranks, zero);
+    options.micro_batch_counts = {2};
+    double norm = 0;
+    on_engines(options, 2, [&](Engine& engine, const BatchPart& part, int rank) {
+      const StepResult result = engine.train_step(
+          std::vector<Batch>{part_of(batch_of({0, 1}), part), part_of(batch_of({2, 3}), part)}, 0, 0, 0);
+      for (const NamedTensor& gradient : engine.gradients()) EXPECT_EQ(gradient.dtype, DType::fp32);
+      gradients.add(engine.gradients());
+      if (rank == 0) norm = result.gradient_norm;
+    });
+    return norm;
+  };
+  Gathered wide;
+  const double expected = run(Precision::fp32, 1, 0, wide);
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    Gathered narrow;
+    EXPECT_NEAR(run(Precision::bf16, 2, zero, narrow), expected, 0.01 * expected) << zero;
+    EXPECT_LE(largest_difference(wide, narrow), 0.02) << zero;
+  }
+}
+
+// After a step that fills all buffers, one without any valid token: gradients are zero to the bit, and no
+// weight changes.
+TEST(GatheredWeights, P43_LeaveNothingInTheGradients) {
+  for (const int32_t zero : {1, 2, 3}) {
+    for (const int32_t window : {1, 2}) {
+      EngineOptions options = on(tiny_options(Precision::bf16), Axis::shard, 2, zero);
+      options.micro_batch_counts = {2};
+      options.compile.gather_window = window;
+      on_engines(options, 2, [&](Engine& engine, const BatchPart& part, int) {
+        engine.train_step(
+            std::vector<Batch>{part_of(batch_of({0, 1}), part), part_of(batch_of({2, 3}), part)}, 0, 0, 1e-2);
+        const auto before = elements_of(engine.state());
+        const Batch none = part_of(batch_of({4, 5}, {0, 0}), part);
+        const StepResult result = engine.train_step(std::vector<Batch>{none, none}, 1, 1, 1e-2);
+        EXPECT_TRUE(result.skipped);
+        EXPECT_EQ(result.gradient_norm, 0);
+        for (const auto& [name, elements] : elements_of(engine.gradients())) {
+          for (const auto& [index, value] : elements) ASSERT_EQ(value, 0) << name << " " << index;
+        }
+        EXPECT_EQ(elements_of(engine.state()), before);
+      });
+    }
+  }
+}
+
+// With and without decay, all else equal: matrices and embeddings differ by rate x decay x weight, norms and
+// biases by nothing, wherever buckets are cut.
+TEST(WeightDecay, P133_GoesByRoleInEveryLayout) {
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    Gathered before, with, without;
+    for (const double decay : {0.0, 0.1}) {
+      EngineOptions options = on(tiny_options(), Axis::shard, 3, zero);
+      options.compile.layout.mesh.sizes[static_cast<size_t>(Axis::tensor)] = 2;
+      options.compile.optimizer.weight_decay = decay;
+      on_engines(options, 3, [&](Engine& engine, const BatchPart& part, int) {
+        if (decay == 0) before.add(engine.weights());
+        engine.train_step(std::vector<Batch>{part_of(batch_of({0, 1, 2}), part)}, 0, 0, 0.5);
+        (decay == 0 ? without : with).add(engine.weights());
+      });
+    }
+    for (const auto& [name, elements] : before.values()) {
+      const bool decays = name.ends_with(".weight") && name.find("norm") == std::string::npos;
+      for (const auto& [index, weight] : elements) {
+        const double difference = without.values().at(name).at(index) - with.values().at(name).at(index);
+        ASSERT_NEAR(difference, decays ? 0.5 * 0.1 * weight : 0, 1e-12) << name << " " << index;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace athanor
