@@ -195,6 +195,8 @@ TEST(GradientSums, P20_AccumulationChangesRoundingOnly) {
       }
     });
   }
+  ASSERT_EQ(losses[0].size(), 5U);
+  ASSERT_EQ(losses[1].size(), 5U);
   for (size_t step = 0; step < 5; ++step)
     EXPECT_NEAR(losses[0][step], losses[1][step], 1e-6 * losses[0][step]);
 }
