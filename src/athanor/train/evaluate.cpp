@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "athanor/base/error.h"
-#include "athanor/data/batch.h"
+#include "athanor/comm/rank_messages.h"
+#include "athanor/data/batch_part.h"
+#include "athanor/train/rank_layout.h"
 
 namespace athanor {
 
@@ -116,9 +118,13 @@ double Scores::bits_per_byte() const {
 Scores evaluate(Engine& engine, const TokenSource& source, const EvaluateOptions& options,
                 const Tokenizer* tokenizer,
                 const std::function<bool(int64_t done, int64_t total)>& progress) {
-  const int64_t rows = engine.options().validation_micro_batch,
-                vocabulary = engine.options().model.vocabulary;
-  const Windows windows(source, options, engine.options().sequence_length);
+  const EngineOptions& own = engine.options();
+  const int64_t vocabulary = own.model.vocabulary;
+  RankMessages messages(own.communicator);
+  const BatchPart part = batch_part(own.model, own.compile.layout, messages.rank(),
+                                    own.validation_micro_batch, own.sequence_length);
+  const int64_t rows = part.samples;
+  const Windows windows(source, options, own.sequence_length);
   Scores scores;
   if (tokenizer != nullptr) scores.bytes = 0;
   for (int64_t window = 0; window < windows.windows(); window += rows) {
@@ -136,10 +142,10 @@ Scores evaluate(Engine& engine, const TokenSource& source, const EvaluateOptions
                                    *least < 0 ? *least : std::max(*most, label), vocabulary),
                        "the data must be made with the model's tokenizer");
     }
-    const Engine::Evaluation part = engine.evaluate(batch);
-    scores.loss_sum += part.loss_sum;
-    scores.tokens += static_cast<int64_t>(part.valid_tokens);
-    if (progress && !progress(scores.tokens, windows.tokens())) break;
+    const Engine::Evaluation sums = engine.evaluate(part_of(batch, part));
+    scores.loss_sum += sums.loss_sum;
+    scores.tokens += static_cast<int64_t>(sums.valid_tokens);
+    if (messages.any(progress && !progress(scores.tokens, windows.tokens()))) break;
   }
   return scores;
 }

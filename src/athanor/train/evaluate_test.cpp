@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "athanor/base/error.h"
+#include "athanor/comm/rank_threads.h"
 #include "athanor/tokenizer/open_tokenizer.h"
 #include "athanor/train/train_test_support.h"
 
@@ -159,6 +161,40 @@ TEST_F(EvaluateTest, EndsWhenTold) {
   const Scores scores = evaluate(*engine_of(1), SomeTokens(40), {}, nullptr,
                                  [](int64_t done, int64_t total) { return done < 16 && total == 39; });
   EXPECT_EQ(scores.tokens, 16);
+}
+
+// Windows go to ranks with samples of their own, weights may be cut: every rank has the scores of one.
+TEST_F(EvaluateTest, RanksShareTheWindows) {
+  const SomeTokens tokens(61);
+  const auto one = engine_of(2);
+  const Scores expected = evaluate(*one, tokens, {.stride = 3}, nullptr);
+  for (const auto& [shard, context, tensor] :
+       {std::array{3, 1, 1}, std::array{2, 1, 2}, std::array{1, 2, 1}}) {
+    const auto errors = run_rank_threads(shard * context * tensor, [&](Communicator& communicator) {
+      EngineOptions options = one->options();
+      options.compile.layout.mesh.sizes = {1, 1, shard, context, tensor, 1, 1};
+      options.communicator = &communicator;
+      Engine engine(options);
+      engine.allocate();
+      engine.initialise();
+      int told = 0;
+      const auto progress = [&](int64_t, int64_t total) {
+        EXPECT_EQ(total, 60);
+        ++told;
+        return true;
+      };
+      const Scores scores = evaluate(engine, tokens, {.stride = 3}, nullptr, progress);
+      EXPECT_EQ(scores.tokens, expected.tokens);
+      EXPECT_NEAR(scores.loss_sum, expected.loss_sum, 1e-12 * expected.loss_sum);
+      EXPECT_GE(told, 1);
+      // One rank has seen enough: all stop.
+      const Scores some = evaluate(engine, tokens, {.stride = 3}, nullptr, [&](int64_t, int64_t) {
+        return communicator.rank() != communicator.ranks() - 1;
+      });
+      EXPECT_LT(some.tokens, expected.tokens);
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+  }
 }
 
 }  // namespace
