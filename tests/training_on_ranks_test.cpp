@@ -122,6 +122,24 @@ TEST_F(TrainingOnRanks, EveryLayoutIsTheRunOfOneRank) {
   }
 }
 
+// As many positions as tokens: what a sequence is filled up with takes none.
+TEST_F(TrainingOnRanks, TheLongestSequenceMayBeFilledUp) {
+  RunOptions one = exact("one");
+  one.model.maximum_positions = 15;
+  one.steps = 2;
+  runs.train(one);
+  RunOptions many = on(one, {.context = 2, .tensor = 2, .sequence_parallel = true});
+  many.name = "many";
+  expect_no_errors(runs.train_on_ranks(many));
+  expect_same_metrics(one, many, 1e-10);
+  many.name = "longer";
+  many.data.sequence_length = 16;
+  for (const std::string& error : runs.train_on_ranks(many))
+    EXPECT_NE(error.find("a sequence of 16 tokens is longer than model.maximum_positions 15"),
+              std::string::npos)
+        << error;
+}
+
 // Threads or processes: the same bits.
 TEST_F(TrainingOnRanks, EveryTransportGivesTheSameBits) {
   int number = 0;

@@ -113,7 +113,8 @@ class Compiler {
                                           : ModelPurpose::score;
     CacheShape cache = request.cache;
     cache.rows *= parts;
-    Model model = build_model(config_, {purpose, samples * parts, sequence, cache});
+    Model model = build_model(config_, {purpose, samples * parts, sequence, cache,
+                                        cached ? 0 : sequence_granule(options_.layout) - 1});
     const int64_t tokens = sequence / layout_.mesh().size(Axis::context);
     TemplateSet result;
     result.load = plan(cached ? load_tokens_graph(samples, tokens) : load_graph(samples, tokens));

@@ -344,7 +344,7 @@ int64_t cache_slots(const CacheShape& cache, int64_t window) {
 Model build_model(const ModelConfig& config, const ModelShape& shape) {
   validate(config);
   const bool cached = shape.purpose == ModelPurpose::generate;
-  const int64_t longest = cached ? shape.cache.capacity : shape.tokens;
+  const int64_t longest = cached ? shape.cache.capacity : shape.tokens - shape.filled_up;
   if (config.positions == PositionKind::learned && longest > config.maximum_positions) {
     throw_user_error(fmt::format("a sequence of {} tokens is longer than model.maximum_positions {}", longest,
                                  config.maximum_positions),

@@ -44,6 +44,11 @@ int64_t padded_sequence(const LayoutOptions& layout, int64_t sequence_length) {
 
 BatchPart batch_part(const ModelConfig& model, const LayoutOptions& options, int32_t rank,
                      int64_t micro_batch, int64_t sequence_length) {
+  if (model.positions == PositionKind::learned && sequence_length > model.maximum_positions) {
+    throw_user_error(fmt::format("a sequence of {} tokens is longer than model.maximum_positions {}",
+                                 sequence_length, model.maximum_positions),
+                     "shorten data.sequence_length or give the model more positions");
+  }
   const Layout layout = layout_of(model, options);
   const Mesh& mesh = layout.mesh();
   const int64_t samples = micro_batch * mesh.size(Axis::replica) * mesh.size(Axis::shard);

@@ -15,7 +15,7 @@ void require_ranks(const Mesh& mesh, int64_t ranks);
 int64_t padded_sequence(const LayoutOptions& layout, int64_t sequence_length);
 
 // Of micro-batches of `micro_batch` samples on each rank with samples of its own, cut as the model's layout
-// cuts the batch. `sequence_length` is that of the samples.
+// cuts the batch. `sequence_length` is that of the samples; user error when the model has fewer positions.
 BatchPart batch_part(const ModelConfig& model, const LayoutOptions& layout, int32_t rank, int64_t micro_batch,
                      int64_t sequence_length);
 
