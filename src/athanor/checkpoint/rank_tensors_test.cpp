@@ -206,7 +206,7 @@ TEST(RankTensors, AFullDiskEndsTheSaveOfAllRanks) {
 // Tensors that no rank, or only some, has in full.
 TEST(RankTensors, AMissingPartIsNoZero) {
   MemoryFileEnvironment files;
-  const Mesh& mesh = meshes()[2];
+  const Mesh mesh = meshes()[2];
   const auto errors = run_rank_threads(3, [&](Communicator& communicator) {
     RankMessages messages(&communicator);
     Storage storage(mesh, communicator.rank());
