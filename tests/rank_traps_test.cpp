@@ -10,6 +10,7 @@
 #include "athanor/checkpoint/tensor_conversion.h"
 #include "athanor/comm/rank_threads.h"
 #include "athanor/train/rank_layout.h"
+#include "athanor/train/replica_check.h"
 
 namespace athanor {
 namespace {
@@ -241,6 +242,35 @@ TEST(GradientSums, P37_OneBufferAccumulatesIsReducedAndUsed) {
     Gathered narrow;
     EXPECT_NEAR(run(Precision::bf16, 2, zero, narrow), expected, 0.01 * expected) << zero;
     EXPECT_LE(largest_difference(wide, narrow), 0.02) << zero;
+  }
+}
+
+// A bit of a weight turns on one of four ranks; five steps on the check names weight and rank.
+TEST(Replicas, P24_ABitThatTurnsIsFound) {
+  EngineOptions options = on(tiny_options(Precision::fp32), Axis::replica, 4);
+  for (const std::string& error : run_rank_threads(4, [&](Communicator& communicator) {
+         EngineOptions own = options;
+         own.communicator = &communicator;
+         Engine engine(own);
+         engine.allocate();
+         engine.initialise();
+         RankMessages messages(&communicator);
+         const BatchPart part = batch_part(own.model, own.compile.layout, communicator.rank(), 1, length);
+         for (int64_t step = 0; step < 5; ++step) {
+           if (step == 3 && communicator.rank() == 2) {
+             for (const NamedTensor& tensor : engine.weights()) {
+               if (tensor.name == "block.1.mlp.up.weight") tensor.bytes[40] ^= std::byte{1};
+             }
+           }
+           const std::vector<int64_t> ids{4 * step, 4 * step + 1, 4 * step + 2, 4 * step + 3};
+           engine.train_step(std::vector<Batch>{part_of(batch_of(ids), part)}, step, step, 1e-3);
+         }
+         check_replicas(messages, engine.state(), 5);
+       })) {
+    EXPECT_EQ(
+        error,
+        "step 5: ranks that must hold the same weights do not: block.1.mlp.up.weight on rank 2 (of ranks "
+        "0, 1, 2, 3)");
   }
 }
 

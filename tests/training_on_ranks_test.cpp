@@ -322,6 +322,23 @@ TEST_F(TrainingOnRanks, ANumberThatIsNotFiniteStopsAllWithOneReport) {
   }
 }
 
+// The loop compares: a rank that began with other weights is found after the first step that says so, and
+// nothing is saved.
+TEST_F(TrainingOnRanks, P24_TheLoopComparesWeights) {
+  RunOptions many = on(exact("a"), {.replica = 3});
+  many.batch.batch = 6;
+  many.micro_batch = 2;
+  many.communication.check_every = 4;
+  const auto other_seed = [](int rank, RunOptions& options, TrainContext&) {
+    if (rank == 1) options.model.initial_deviation *= 1.001;
+  };
+  for (const std::string& error : runs.train_on_ranks(many, other_seed)) {
+    EXPECT_NE(error.find("step 4: ranks that must hold the same weights do not"), std::string::npos) << error;
+    EXPECT_NE(error.find("on rank 1 (of ranks 0, 1, 2)"), std::string::npos) << error;
+  }
+  EXPECT_EQ(runs.checkpoints(many), std::vector<int64_t>{});
+}
+
 // A bit of one copy of a weight turns: the check names tensor and rank.
 TEST(ReplicaCheck, P24_CopiesThatPartAreFoundAndNamed) {
   std::vector<std::byte> memory(4 * 64, std::byte{7});

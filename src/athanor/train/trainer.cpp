@@ -246,7 +246,8 @@ class Run {
       outcome.stop_reason = progress_.step < options_.steps ? requests.stop_reason : "";
       if (!outcome.stop_reason.empty() || progress_.step == options_.steps) break;
       one_step(loader.next());
-      if (due(options_.communication.check_every)) check_replicas(messages_, engine_.state(), progress_.step);
+      if (const int64_t every = options_.communication.check_every; every > 0 && progress_.step % every == 0)
+        check_replicas(messages_, engine_.state(), progress_.step);
       if (due(options_.validation.every)) validate();
       if (due(options_.checkpoint.every)) save();
     }
