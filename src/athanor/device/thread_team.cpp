@@ -27,16 +27,24 @@ int available_cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// A job is published in `job`: its number in the upper half, the tiles nobody has claimed in the lower one.
-// Claiming is one compare-exchange from (number, n) to (number, n - 1). It can only succeed while that job
-// still has a tile to do, so a worker that wakes late, or not at all, is neither waited for nor able to
-// mix up two jobs; the fields it read meanwhile are discarded when the exchange fails.
+// The tiles of a job are divided into one range of neighbours for each thread, which takes those of its own
+// range first and then helps the others: from one kernel to the next a thread stays with the same rows as
+// long as all keep pace, and finds them in its cache.
+//
+// A range's word holds the number of the job in its upper half, the tiles nobody has claimed in the lower
+// one. Claiming is one compare-exchange from (number, n) to (number, n - 1). It can only succeed while that
+// job still has a tile to do there, so a worker that wakes late, or not at all, is neither waited for nor
+// able to mix up two jobs; the fields it read meanwhile are discarded when the exchange fails.
 struct ThreadTeam::State {
-  alignas(cache_line) std::atomic<uint64_t> job{0};
+  struct alignas(cache_line) Range {
+    std::atomic<uint64_t> claim{0};
+    std::atomic<int64_t> end{0};  // one behind the last tile
+  };
+
+  alignas(cache_line) std::atomic<uint32_t> job{0};  // number
   std::atomic<Function> function{nullptr};
   std::atomic<void*> context{nullptr};
-  std::atomic<int64_t> first_tile{0};
-  std::atomic<uint32_t> tiles{0};
+  std::vector<Range> ranges;  // by thread
 
   alignas(cache_line) std::atomic<int64_t> unfinished{0};
   std::atomic<bool> failed{false};
@@ -50,6 +58,8 @@ struct ThreadTeam::State {
   std::mutex failure_mutex;
   std::exception_ptr failure;
   std::vector<std::thread> workers;
+
+  explicit State(int threads) : ranges(static_cast<size_t>(threads)) {}
 
   static uint32_t unclaimed(uint64_t value) { return static_cast<uint32_t>(value); }
 
@@ -67,27 +77,32 @@ struct ThreadTeam::State {
   // Claims and runs tiles until none is left.
   void take_part(int thread) {
     int64_t done = 0;
-    uint64_t value = job.load(std::memory_order_acquire);
-    while (unclaimed(value) > 0) {
-      const Function call_tile = function.load(std::memory_order_relaxed);
-      void* const argument = context.load(std::memory_order_relaxed);
-      const int64_t tile = first_tile.load(std::memory_order_relaxed) +
-                           (tiles.load(std::memory_order_relaxed) - unclaimed(value));
-      if (!job.compare_exchange_weak(value, value - 1, std::memory_order_acq_rel, std::memory_order_acquire))
-        continue;
-      run_tile(call_tile, argument, tile, thread);
-      ++done;
-      value = job.load(std::memory_order_acquire);
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      Range& range = ranges[(static_cast<size_t>(thread) + i) % ranges.size()];
+      uint64_t value = range.claim.load(std::memory_order_acquire);
+      while (unclaimed(value) > 0) {
+        const Function call_tile = function.load(std::memory_order_relaxed);
+        void* const argument = context.load(std::memory_order_relaxed);
+        const int64_t tile = range.end.load(std::memory_order_relaxed) - unclaimed(value);
+        if (!range.claim.compare_exchange_weak(value, value - 1, std::memory_order_acq_rel,
+                                               std::memory_order_acquire))
+          continue;
+        run_tile(call_tile, argument, tile, thread);
+        ++done;
+        value = range.claim.load(std::memory_order_acquire);
+      }
     }
-    // The job cannot end before this, so all of `done` belongs to the one whose counter just read zero.
+    // The job cannot end before this, so all of `done` belongs to the one whose counters just read zero.
     if (done > 0 && unfinished.fetch_sub(done, std::memory_order_seq_cst) == done) finished.notify();
   }
 
   void work(int thread) {
+    uint32_t seen = 0;
     while (!stop.load(std::memory_order_acquire)) {
-      called.wait(may_spin, [this] {
-        return unclaimed(job.load(std::memory_order_seq_cst)) > 0 || stop.load(std::memory_order_seq_cst);
+      called.wait(may_spin, [&] {
+        return job.load(std::memory_order_seq_cst) != seen || stop.load(std::memory_order_seq_cst);
       });
+      seen = job.load(std::memory_order_seq_cst);
       take_part(thread);
     }
   }
@@ -95,11 +110,19 @@ struct ThreadTeam::State {
   void dispatch(int64_t first, uint32_t count, Function call_tile, void* argument) {
     function.store(call_tile, std::memory_order_relaxed);
     context.store(argument, std::memory_order_relaxed);
-    first_tile.store(first, std::memory_order_relaxed);
-    tiles.store(count, std::memory_order_relaxed);
     unfinished.store(count, std::memory_order_relaxed);
-    const uint64_t number = (job.load(std::memory_order_relaxed) >> 32) + 1;
-    job.store((number << 32) | count, std::memory_order_seq_cst);
+    const uint32_t number = job.load(std::memory_order_relaxed) + 1;
+    const auto threads = static_cast<int64_t>(ranges.size());
+    int64_t begin = 0;
+    for (int64_t i = 0; i < threads; ++i) {
+      const int64_t end = count * (i + 1) / threads;
+      Range& range = ranges[static_cast<size_t>(i)];
+      range.end.store(first + end, std::memory_order_relaxed);
+      range.claim.store(uint64_t{number} << 32 | static_cast<uint64_t>(end - begin),
+                        std::memory_order_release);
+      begin = end;
+    }
+    job.store(number, std::memory_order_seq_cst);
     called.notify(static_cast<int64_t>(count) - 1);
     take_part(0);
     finished.wait(may_spin, [this] { return unfinished.load(std::memory_order_seq_cst) == 0; });
@@ -112,7 +135,7 @@ struct ThreadTeam::State {
   }
 };
 
-ThreadTeam::ThreadTeam(int threads, int cores) : state_(std::make_unique<State>()) {
+ThreadTeam::ThreadTeam(int threads, int cores) : state_(std::make_unique<State>(threads)) {
   ATHANOR_ASSERT(threads >= 1 && cores >= 0, "a team of {} threads on {} cores", threads, cores);
   state_->may_spin = threads <= (cores > 0 ? std::min(cores, available_cores()) : available_cores());
   try {
