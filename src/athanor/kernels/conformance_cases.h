@@ -97,6 +97,7 @@ bool add_layer_cases(OperationKind kind, CaseBuilder& cases);      // products, 
 bool add_attention_cases(OperationKind kind, CaseBuilder& cases);  // attention, rotary, dropout
 bool add_cache_cases(OperationKind kind, CaseBuilder& cases);      // the key-value cache, vector products
 bool add_step_cases(OperationKind kind, CaseBuilder& cases);       // batch, loss, optimizers
+bool add_sharded_cases(OperationKind kind, CaseBuilder& cases);    // parts of what several ranks hold
 
 // Batch and sequence sizes of 0, 1, 7, 33 and 130 tokens.
 inline const std::vector<std::pair<int64_t, int64_t>>& token_shapes() {

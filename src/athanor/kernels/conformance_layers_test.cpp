@@ -22,6 +22,9 @@ void over_tokens(Body body) {
   }
 }
 
+// Where a rank's rows of a table of 50 begin, and how many are stored: the last ones are padding.
+constexpr std::pair<int64_t, int64_t> table_parts[] = {{0, 17}, {17, 17}, {34, 17}, {51, 17}};
+
 void embedding_cases(CaseBuilder& cases) {
   const TypeProfile& t = cases.types();
   const auto one = [&](int64_t B, int64_t S, int64_t width, int64_t vocabulary, int64_t padding) {
@@ -33,6 +36,12 @@ void embedding_cases(CaseBuilder& cases) {
   over_tokens(
       [&](int64_t B, int64_t S, int64_t width, int64_t padding) { one(B, S, width, S + 1, padding); });
   one(1, 7, 5, 50257, 0);
+  for (const auto& [first, rows] : table_parts) {
+    Call& call = cases.add(embedding, fmt::format("{} rows from {} of 50", rows, first),
+                           {cases.random(t.compute, {rows, 33}), cases.integers({2, 65}, 50)},
+                           {cases.output(t.residual, {2, 65, 33}, 3)}, {.extent = 50});
+    call.first = first;
+  }
 }
 
 void embedding_gradient_cases(CaseBuilder& cases) {
@@ -45,6 +54,16 @@ void embedding_gradient_cases(CaseBuilder& cases) {
   };
   over_tokens([&](int64_t B, int64_t S, int64_t width, int64_t padding) { one(B, S, width, 9, padding); });
   one(1, 33, 3, 50257, 0);
+  for (const auto& [first, rows] : table_parts) {
+    for (const bool accumulate : {false, true}) {
+      const Tensor dtable = accumulate ? cases.random(t.wide, {rows, 33}) : cases.output(t.wide, {rows, 33});
+      Call& call = cases.add(embedding_gradient, fmt::format("{} rows from {} of 50", rows, first),
+                             {cases.random(t.residual, {2, 65, 33}, 3), cases.integers({2, 65}, 50)},
+                             {dtable}, {.extent = 50});
+      call.first = first;
+      call.accumulate = accumulate;
+    }
+  }
 }
 
 struct ProductSize {
@@ -78,6 +97,15 @@ void matmul_cases(CaseBuilder& cases) {
       if (t.compute == t.wide) continue;
       cases.add(matmul, describe(p) + ", wide result", {x, weight, Tensor()},
                 {cases.output(t.wide, {p.B, p.S, p.out}, padding), Tensor()});
+    }
+  }
+  for (const int64_t tokens : {1, 65}) {  // of a product that is cut in depth, the first part adds the bias
+    for (const int64_t first : {0, 33, 66}) {
+      Call& call = cases.add(matmul, fmt::format("[2,{},7] from 33 behind {} of 80", tokens, first),
+                             {cases.random(t.compute, {2, tokens, 33}), cases.random(t.compute, {7, 33}),
+                              cases.random(t.compute, {7})},
+                             {cases.output(t.compute, {2, tokens, 7}), Tensor()}, {.extent = 80});
+      call.first = first;
     }
   }
 }

@@ -37,7 +37,9 @@ double storage_error(DType dtype) {
   }
 }
 double arithmetic_error(OperationKind kind, DType key) {
-  const bool attends = kind == OperationKind::attention || kind == OperationKind::attention_gradient;
+  const bool attends = kind == OperationKind::attention || kind == OperationKind::attention_gradient ||
+                       kind == OperationKind::attention_part ||
+                       kind == OperationKind::attention_part_gradient;
   if (attends && key == DType::bf16) return 2e-2;
   return key == DType::fp64 ? 1e-12 : 1e-5;
 }
@@ -105,6 +107,7 @@ std::vector<ConformanceCase> cases_of(OperationKind kind, const TypeProfile& pro
   bool known = add_layer_cases(kind, builder);
   known |= add_attention_cases(kind, builder);
   known |= add_cache_cases(kind, builder);
+  known |= add_sharded_cases(kind, builder);
   if (!known) add_step_cases(kind, builder);
   return builder.take();
 }
@@ -187,17 +190,12 @@ TEST(ConformanceHarness, SeesFaults) {
   EXPECT_THAT(complaints({.run = beyond_the_row}), ::testing::HasSubstr("padding was written"));
 }
 
-// Only models on several ranks have these, and those run on the reference kernels.
-constexpr OperationKind reference_only[] = {
-    OperationKind::attention_part,  OperationKind::attention_part_gradient, OperationKind::vocabulary_max,
-    OperationKind::vocabulary_sums, OperationKind::vocabulary_loss,         OperationKind::local_part};
-
 std::vector<int> kinds_with_kernels() {
   std::vector<int> kinds;
   for (int i = 0; i < operation_kind_count; ++i) {
     const auto kind = static_cast<OperationKind>(i);
     const OperationRow& row = row_of(kind);
-    if (row.is_view || row.is_collective || std::ranges::count(reference_only, kind) > 0) continue;
+    if (row.is_view || row.is_collective) continue;
     kinds.push_back(i);
   }
   return kinds;

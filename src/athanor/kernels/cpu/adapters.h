@@ -1,6 +1,7 @@
 // From the views of the kernel table to the plain operands of the kernels in this folder.
 //
-// Used by layer_kernels.cpp, step_kernels.cpp and cache_kernels.cpp alone. Thread safety: pure functions.
+// Used by layer_kernels.cpp, step_kernels.cpp, cache_kernels.cpp and local_part.cpp alone. Thread safety:
+// pure functions.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +50,9 @@ inline void set_storage_types(KernelTable& table, OperationKind kind, Kernel ker
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) table.set(kind, dtype, kernel);
 }
 
-void add_layer_kernels(KernelTable& table);  // layer_kernels.cpp
-void add_step_kernels(KernelTable& table);   // step_kernels.cpp
-void add_cache_kernels(KernelTable& table);  // cache_kernels.cpp
+void add_layer_kernels(KernelTable& table);       // layer_kernels.cpp
+void add_step_kernels(KernelTable& table);        // step_kernels.cpp
+void add_cache_kernels(KernelTable& table);       // cache_kernels.cpp
+void add_local_part_kernels(KernelTable& table);  // local_part.cpp
 
 }  // namespace athanor::cpu

@@ -46,6 +46,11 @@ bool is_float_storage(DType dtype) {
   return dtype == DType::fp32 || dtype == DType::bf16 || dtype == DType::fp16;
 }
 
+void check_before(std::initializer_list<ConstRows> results) {
+  for (const ConstRows& rows : results)
+    if (rows.present() && !is_float_storage(rows.dtype)) unsupported_type(rows.dtype);
+}
+
 // What both directions lay out in the workspace: ranges, one scratch a thread, partial sums.
 struct Layout {
   AttentionGrid grid;
@@ -127,6 +132,11 @@ AttentionJob make_job(const AttentionShape& shape, const AttentionOptions& optio
                    .v = {},
                    .out_read = {},
                    .dout = {},
+                   .out_before = {},
+                   .logsumexp_before = {},
+                   .dq_before = {},
+                   .dk_before = {},
+                   .dv_before = {},
                    .out = {},
                    .dq = {},
                    .dk = {},
@@ -191,13 +201,19 @@ void attention_forward(const AttentionForward& call, ThreadTeam& team, std::byte
   check(call.shape, call.options, call.query_tokens, call.key_tokens);
   for (const DType dtype : {call.q.dtype, call.k.dtype, call.v.dtype, call.out.dtype})
     if (!is_float_storage(dtype)) unsupported_type(dtype);
-  if (call.logsumexp.dtype != DType::fp32) unsupported_type(call.logsumexp.dtype);
+  check_before({call.out_before});
+  ATHANOR_ASSERT(call.out_before.present() == call.logsumexp_before.present(),
+                 "attention needs both results of earlier parts, or none");
+  for (const DType dtype : {call.logsumexp.dtype, call.logsumexp_before.dtype})
+    if (dtype != DType::fp32) unsupported_type(dtype);
   const Layout layout(call.shape, AttentionDirection::forward);
   AttentionJob job = make_job(call.shape, call.options, call.query_tokens, call.key_tokens, layout,
                               AttentionDirection::forward, team.size(), workspace);
   job.q = call.q;
   job.k = call.k;
   job.v = call.v;
+  job.out_before = call.out_before;
+  job.logsumexp_before = call.logsumexp_before;
   job.out = call.out;
   job.logsumexp = call.logsumexp;
   const bool dot = takes_dot(call.options.arithmetic, {call.q.dtype, call.k.dtype, call.v.dtype});
@@ -211,6 +227,7 @@ void attention_backward(const AttentionBackward& call, ThreadTeam& team, std::by
   for (const DType dtype : {call.q.dtype, call.k.dtype, call.v.dtype, call.out.dtype, call.dout.dtype,
                             call.dq.dtype, call.dk.dtype, call.dv.dtype})
     if (!is_float_storage(dtype)) unsupported_type(dtype);
+  check_before({call.dq_before, call.dk_before, call.dv_before});
   if (call.logsumexp.dtype != DType::fp32) unsupported_type(call.logsumexp.dtype);
   const Layout layout(call.shape, AttentionDirection::backward);
   AttentionJob job = make_job(call.shape, call.options, call.query_tokens, call.key_tokens, layout,
@@ -220,6 +237,9 @@ void attention_backward(const AttentionBackward& call, ThreadTeam& team, std::by
   job.v = call.v;
   job.out_read = call.out;
   job.dout = call.dout;
+  job.dq_before = call.dq_before;
+  job.dk_before = call.dk_before;
+  job.dv_before = call.dv_before;
   job.dq = call.dq;
   job.dk = call.dk;
   job.dv = call.dv;

@@ -18,6 +18,11 @@
 //
 //   score = scale * q . k,   logsumexp = log sum exp(score),   p = exp(score - logsumexp),   out = sum p v
 //
+// A call may be one of several that share the keys of its queries among them (parts of a ring of ranks).
+// Given `out` and logsumexp of earlier parts, forward gives those of all parts so far; backward takes those
+// of all parts and adds to the gradients of earlier ones. With dropout the keys' indices are global, so every
+// way to cut the keys drops the same pairs.
+//
 // Types: fp32, bf16 or fp16 for each of q, k, v, out and their gradients. Scores, softmax,
 // statistics and accumulation are fp32. In bf16 on processors whose bf16 dot products are fast, p and its
 // gradient are rounded to bf16 before they are multiplied.
@@ -78,6 +83,7 @@ struct AttentionForward {
   AttentionOptions options;
   AttentionTokens query_tokens, key_tokens;
   ConstRows q, k, v;
+  ConstRows out_before, logsumexp_before;  // of earlier parts (logsumexp fp32), or both absent
   Rows out;
   Rows logsumexp;  // fp32
 };
@@ -87,8 +93,9 @@ struct AttentionBackward {
   AttentionOptions options;
   AttentionTokens query_tokens, key_tokens;
   ConstRows q, k, v, out, dout;
-  ConstRows logsumexp;  // as forward wrote it
-  Rows dq, dk, dv;      // overwritten
+  ConstRows logsumexp;                        // as forward wrote it
+  ConstRows dq_before, dk_before, dv_before;  // of earlier parts, each absent where there is none
+  Rows dq, dk, dv;                            // overwritten
 };
 
 enum class AttentionDirection : uint8_t { forward, backward };

@@ -119,8 +119,7 @@ void begin_panel(const TileContext& context, const Panel& panel, int64_t head) {
   }
   Arithmetic::pack_queries(context, panel, head);
   Arithmetic::pack_gradients(context, panel, head);
-  zero_words(scratch.sums_across + panel.index * context.padded * tile_columns,
-             context.padded * tile_columns);
+  begin_sums_across(context, panel, job.dq_before, head);
 }
 
 // Writes dq.
@@ -138,14 +137,23 @@ inline void end_panel(const TileContext& context, const Panel& panel, int64_t he
   }
 }
 
-// Clears the sums of one block when the tile first comes to it.
-inline void begin_keys(const TileContext& context, int64_t block) {
+// Starts the sums of one block when the tile first comes to it: from those of earlier parts of the ring,
+// unless chunks are summed later.
+inline void begin_keys(const TileContext& context, int64_t key_head, int64_t block) {
+  const AttentionJob& job = *context.job;
   const AttentionScratch& scratch = context.scratch;
   if (scratch.summed[block] != 0) return;
-  const int64_t first = block * attention_block * context.padded,
-                words = context.keys_of(block) * context.padded;
-  zero_words(scratch.key_sums + first, words);
-  zero_words(scratch.value_sums + first, words);
+  const int64_t first = block * attention_block, count = context.keys_of(block);
+  const auto begin = [&](const ConstRows& before, float* sums) {
+    if (before.present() && job.grid.chunks == 1) {
+      load_float_rows(before, context.sample * job.shape.key_length + first, key_head * context.size, count,
+                      context.size, context.padded, sums);
+    } else {
+      zero_words(sums, count * context.padded);
+    }
+  };
+  begin(job.dk_before, scratch.key_sums + first * context.padded);
+  begin(job.dv_before, scratch.value_sums + first * context.padded);
   scratch.summed[block] = 1;
 }
 
@@ -209,7 +217,7 @@ int64_t backward_unit(TileContext& context, const Unit& unit, const Unit* next_u
     }
     fetcher.block.spread_over(step.panels * product_steps(context, AttentionDirection::backward));
     context.take_keys<Arithmetic>(key_head, step.block, AttentionDirection::backward);
-    begin_keys(context, step.block);
+    begin_keys(context, key_head, step.block);
     for (int64_t p = 0; p < unit.panels; ++p)
       if (step.segments[p].count > 0)
         backward_block<Arithmetic>(context, panels[p], step.segments[p], step.block);
@@ -261,7 +269,7 @@ void backward_tile_of(const AttentionJob& job, int64_t tile, int thread) {
   if (grid.chunks > 1) return;
   for (int64_t block = 0; block < grid.key_blocks; ++block) {
     if (scratch.written[block] != 0) continue;
-    begin_keys(context, block);
+    begin_keys(context, key_head, block);
     write_keys(context, key_head, block);
   }
 }

@@ -18,7 +18,7 @@ void attention_backward_tile(const AttentionJob& job, int64_t tile, int thread) 
   backward_tile_of<FloatArithmetic>(job, tile, thread);
 }
 
-// dk, dv of one key block of one (sample, key head): the sum of its chunks, in order.
+// dk, dv of one key block of one (sample, key head): what earlier parts gave, then its chunks in order.
 void attention_sum_tile(const AttentionJob& job, int64_t tile, int) {
   const FloatTag d;
   const AttentionGrid& grid = job.grid;
@@ -33,7 +33,13 @@ void attention_sum_tile(const AttentionJob& job, int64_t tile, int) {
   HWY_ALIGN float row[256];
   for (int64_t key = first; key < end; ++key) {
     for (int64_t which = 0; which < 2; ++which) {
-      zero_words(row, padded);
+      const ConstRows& before = which == 0 ? job.dk_before : job.dv_before;
+      if (before.present()) {
+        load_float_rows(before, sample * job.shape.key_length + key, column, 1, job.shape.head_size, padded,
+                        row);
+      } else {
+        zero_words(row, padded);
+      }
       for (int64_t chunk = 0; chunk < grid.chunks; ++chunk) {
         const int64_t from_tile = owner * grid.chunks + chunk;
         if (job.partial_summed[from_tile * grid.key_blocks + block] == 0) continue;

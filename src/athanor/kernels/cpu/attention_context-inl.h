@@ -128,6 +128,22 @@ struct TileContext {
   }
 };
 
+// What earlier parts of the keys gave for the queries of a panel, or zeros, as tiles with queries across.
+inline void begin_sums_across(const TileContext& context, const Panel& panel, ConstRows before,
+                              int64_t head) {
+  const AttentionScratch& scratch = context.scratch;
+  float* sums = scratch.sums_across + panel.index * context.padded * tile_columns;
+  zero_words(sums, context.padded * tile_columns);
+  if (!before.present()) return;
+  const int64_t token = context.sample * context.job->shape.query_length + panel.first;
+  const int64_t lanes = panel.groups * attention_group;
+  load_float_rows(before, token, head * context.size, panel.count, context.size, context.padded,
+                  reinterpret_cast<float*>(scratch.rows));
+  zero_words(scratch.rows + panel.count * context.padded, (lanes - panel.count) * context.padded);
+  transpose(scratch.rows, context.padded, lanes, ceil_divide(context.size, int64_t{4}) * 4,
+            reinterpret_cast<uint32_t*>(sums), tile_columns);
+}
+
 // One key block, and what each panel of the tile sees of it.
 struct Step {
   int64_t block;

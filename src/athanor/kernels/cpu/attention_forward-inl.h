@@ -128,6 +128,26 @@ void forward_block(const TileContext& context, const Panel& panel, const Segment
   }
 }
 
+// Nothing seen yet; or what earlier parts gave, which is one more key whose score is their logsumexp and
+// whose value is their result.
+inline void begin_softmax(const TileContext& context, const Panel& panel, int64_t head) {
+  const AttentionJob& job = *context.job;
+  const AttentionScratch& scratch = context.scratch;
+  const int64_t lanes = panel.index * attention_block;
+  for (int64_t i = lanes; i < lanes + attention_block; ++i) {
+    scratch.maximum[i] = -infinity;
+    scratch.sum[i] = 0;
+  }
+  begin_sums_across(context, panel, job.out_before, head);
+  if (!job.logsumexp_before.present()) return;
+  const int64_t token = context.sample * job.shape.query_length + panel.first;
+  for (int64_t i = 0; i < panel.count; ++i) {
+    const float earlier = *reinterpret_cast<const float*>(job.logsumexp_before.at(token + i, head).data);
+    scratch.maximum[lanes + i] = earlier;
+    scratch.sum[lanes + i] = earlier == -infinity ? 0 : 1;
+  }
+}
+
 // Divides by the sums, writes out and logsumexp.
 inline void finish_panel(const TileContext& context, const Panel& panel, int64_t head) {
   const FloatTag d;
@@ -171,17 +191,13 @@ void forward_tile_of(const AttentionJob& job, int64_t tile, int thread) {
   Fetcher fetcher;
   TileContext context(job, AttentionDirection::forward, thread, sample, fetcher);
   context.set_head(head);
-  const AttentionScratch& scratch = context.scratch;
 
   Panel panels[attention_max_panels];
   const int64_t count = HWY_MIN(grid.panels, grid.query_blocks - unit * grid.panels);
   for (int64_t p = 0; p < count; ++p) {
     panels[p] = context.make_panel(p, unit * grid.panels + p);
     Arithmetic::pack_queries(context, panels[p], head);
-    const int64_t lanes = p * attention_block;
-    for (int64_t i = 0; i < attention_block; ++i) scratch.maximum[lanes + i] = -infinity;
-    zero_words(scratch.sum + lanes, attention_block);
-    zero_words(scratch.sums_across + p * context.padded * tile_columns, context.padded * tile_columns);
+    begin_softmax(context, panels[p], head);
   }
   // So that writing `out` at the end does not wait for its cache lines.
   for (int64_t p = 0; p < count; ++p)

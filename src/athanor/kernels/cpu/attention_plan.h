@@ -101,6 +101,7 @@ struct AttentionJob {
   AttentionRanges ranges;
   AttentionTokens query_tokens, key_tokens;
   ConstRows q, k, v, out_read, dout;
+  ConstRows out_before, logsumexp_before, dq_before, dk_before, dv_before;  // of earlier parts of the keys
   Rows out, dq, dk, dv;
   Rows logsumexp;                // forward
   ConstRows logsumexp_read;      // backward

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "athanor/base/error.h"
 #include "athanor/kernels/cpu/highway_targets.h"
@@ -12,45 +11,11 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "athanor/kernels/cpu/vector-inl.h"
+#include "athanor/kernels/cpu/cross_entropy-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace athanor::cpu {
 namespace HWY_NAMESPACE {
-
-constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
-
-// The logits of one row, capped, chunk by chunk.
-class Logits {
- public:
-  Logits(ConstSpan row, double soft_cap) : source_(row), cap_(static_cast<float>(soft_cap)) {}
-  const float* get(int64_t first, int64_t count) {
-    const float* raw = source_.get(first, count);
-    if (cap_ == 0) return raw;
-    const Float cap = splat(cap_), inverse = splat(1 / cap_);
-    float* capped = capped_;
-    for_vectors(count, [=](int64_t j, auto extent) HWY_ATTR {
-      store(hn::Mul(cap, hyperbolic_tangent(hn::Mul(load(raw + j, extent), inverse))), capped + j, extent);
-    });
-    return capped_;
-  }
-
- private:
-  Source source_;
-  float cap_;
-  HWY_ALIGN float capped_[chunk_elements];
-};
-
-HWY_INLINE float maximum_of(const float* values, int64_t count) {
-  Float maximum = splat(minus_infinity);
-  for_vectors(
-      count, [&](int64_t j, Whole extent) HWY_ATTR { maximum = hn::Max(maximum, load(values + j, extent)); },
-      [&](int64_t j, Part extent) HWY_ATTR {
-        const auto used = hn::FirstN(FloatTag(), static_cast<size_t>(extent.count));
-        maximum = hn::Max(maximum, hn::IfThenElse(used, load(values + j, extent), splat(minus_infinity)));
-      });
-  return hn::GetLane(hn::MaxOfLanes(FloatTag(), maximum));
-}
 
 struct RowStatistics {
   float maximum = minus_infinity;
@@ -91,35 +56,14 @@ float cross_entropy_row(const CrossEntropy& a, int64_t row, double gradient_scal
   if (smoothing != 0) loss += smoothing * (log_sum - row_statistics.total / vocabulary);
   if (!a.dlogits.present()) return static_cast<float>(loss);
 
-  // d loss / d c[j] = (1 + 2 z L) e^(c[j] - L) - smoothing / V - (1 - smoothing) [j = label].
-  const Float shift = splat(row_statistics.maximum);
-  const Float factor =
-      splat(static_cast<float>(gradient_scale * (1 + 2 * a.z_loss * log_sum) / row_statistics.exponentials));
-  const Float uniform = splat(static_cast<float>(gradient_scale * smoothing / vocabulary));
-  const auto of_label = static_cast<float>(gradient_scale * (1 - smoothing));
-  const auto cap = static_cast<float>(a.soft_cap);
-  const Float inverse_cap = splat(cap == 0 ? 0 : 1 / cap);
-  Sink sink(a.dlogits.at(row));
-  for_chunks(a.vocabulary, [&](int64_t i, int64_t n) HWY_ATTR {
-    const float* c = logits.get(i, n);
-    float* d = sink.get(i);
-    const float label_logit =
-        label >= i && label < i + n ? c[label - i] : 0;  // before d, maybe the same memory
-    for_vectors(n, [&](int64_t j, auto extent) HWY_ATTR {
-      const Float value = load(c + j, extent);
-      Float gradient = hn::MulSub(exponential(hn::Sub(value, shift)), factor, uniform);
-      if (cap != 0) {  // d c / d logit = 1 - tanh^2
-        const Float tanh = hn::Mul(value, inverse_cap);
-        gradient = hn::Mul(gradient, hn::NegMulAdd(tanh, tanh, splat(1)));
-      }
-      store(gradient, d + j, extent);
-    });
-    if (label >= i && label < i + n) {
-      const float tanh = cap == 0 ? 0 : label_logit / cap;
-      d[label - i] -= of_label * (1 - tanh * tanh);
-    }
-    sink.put(d, i, n);
-  });
+  LogitGradient gradient;
+  gradient.shift = row_statistics.maximum;
+  gradient.factor = gradient_scale * (1 + 2 * a.z_loss * log_sum) / row_statistics.exponentials;
+  gradient.uniform = gradient_scale * smoothing / vocabulary;
+  gradient.of_label = gradient_scale * (1 - smoothing);
+  gradient.soft_cap = a.soft_cap;
+  gradient.label = label;
+  gradient.write(logits, a.vocabulary, a.dlogits.at(row));
   return static_cast<float>(loss);
 }
 
@@ -132,16 +76,20 @@ namespace athanor::cpu {
 
 HWY_EXPORT(cross_entropy_row);
 
-void cross_entropy(ThreadTeam& team, const CrossEntropy& arguments) {
-  const CrossEntropy& a = arguments;
-  for (int64_t row = 0; row < a.rows; ++row) {
-    const int32_t label = a.labels[row];
-    if (label != ignored_label && (label < 0 || label >= a.vocabulary)) {
+void check_labels(const int32_t* labels, int64_t count, int64_t vocabulary) {
+  for (int64_t row = 0; row < count; ++row) {
+    const int32_t label = labels[row];
+    if (label != ignored_label && (label < 0 || label >= vocabulary)) {
       throw_user_error(
-          fmt::format("label {} of row {} is outside the vocabulary of {}", label, row, a.vocabulary),
+          fmt::format("label {} of row {} is outside the vocabulary of {}", label, row, vocabulary),
           "the data was made with another tokenizer, or the model's vocabulary is too small");
     }
   }
+}
+
+void cross_entropy(ThreadTeam& team, const CrossEntropy& arguments) {
+  const CrossEntropy& a = arguments;
+  check_labels(a.labels, a.rows, a.vocabulary);
   if (a.vocabulary <= 0) return;
   ATHANOR_ASSERT(!a.dlogits.present() || a.valid_tokens != nullptr,
                  "a gradient needs the number of valid tokens");

@@ -30,6 +30,9 @@ struct CrossEntropy {
 };
 void cross_entropy(ThreadTeam& team, const CrossEntropy& arguments);
 
+// Refuses a label outside [0, vocabulary) that is not ignored_label with an Error.
+void check_labels(const int32_t* labels, int64_t count, int64_t vocabulary);
+
 // Number of labels that are not ignored_label.
 double count_valid_tokens(const int32_t* labels, int64_t count);
 

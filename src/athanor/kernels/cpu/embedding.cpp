@@ -1,6 +1,7 @@
 #include "athanor/kernels/cpu/embedding.h"
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 
 #include "athanor/base/error.h"
@@ -55,23 +56,23 @@ void check_ids(const int32_t* ids, int64_t tokens, int64_t vocabulary) {
   }
 }
 
-// A token and its id in one number that sorts by id, then by token.
-uint64_t sort_key(int32_t id, int64_t token) {
-  return static_cast<uint64_t>(id) << 32 | static_cast<uint64_t>(token);
+// A token and the row of its id in one number that sorts by row, then by token.
+uint64_t sort_key(int64_t row, int64_t token) {
+  return static_cast<uint64_t>(row) << 32 | static_cast<uint64_t>(token);
 }
-int64_t id_of(uint64_t key) {
+int64_t row_of(uint64_t key) {
   return static_cast<int64_t>(key >> 32);
 }
 int64_t token_of(uint64_t key) {
   return static_cast<int64_t>(key & 0xFFFFFFFFu);
 }
 
-// The keys whose runs of equal ids begin in [begin, end): what one tile adds up.
+// The keys whose runs of equal rows begin in [begin, end): what one tile adds up.
 std::span<const uint64_t> runs_beginning_in(std::span<const uint64_t> keys, int64_t begin, int64_t end) {
   const auto size = static_cast<int64_t>(keys.size());
-  const auto id_at = [&](int64_t i) { return id_of(keys[static_cast<size_t>(i)]); };
+  const auto row_at = [&](int64_t i) { return row_of(keys[static_cast<size_t>(i)]); };
   const auto next_run = [&](int64_t i) {
-    while (i > 0 && i < size && id_at(i) == id_at(i - 1)) ++i;
+    while (i > 0 && i < size && row_at(i) == row_at(i - 1)) ++i;
     return i;
   };
   const int64_t first = next_run(begin), last = next_run(std::min(end, size));
@@ -85,8 +86,15 @@ void embedding(ThreadTeam& team, const Embedding& arguments) {
   check_ids(a.ids, a.tokens, a.vocabulary);
   const int64_t tile = std::max<int64_t>(1, tile_elements / std::max<int64_t>(1, a.features));
   team.parallel_for(ceil_divide(a.tokens, tile), [&](int64_t index, int) {
-    for (int64_t token = index * tile; token < std::min(a.tokens, (index + 1) * tile); ++token)
-      HWY_DYNAMIC_DISPATCH(copy_row)(a.table.at(a.ids[token]), a.y.at(token), a.features);
+    for (int64_t token = index * tile; token < std::min(a.tokens, (index + 1) * tile); ++token) {
+      const int64_t row = a.ids[token] - a.first;
+      const Span y = a.y.at(token);
+      if (row >= 0 && row < a.rows) {
+        HWY_DYNAMIC_DISPATCH(copy_row)(a.table.at(row), y, a.features);
+      } else {
+        std::memset(y.data, 0, static_cast<size_t>(a.features) * size_of(y.dtype));
+      }
+    }
   });
 }
 
@@ -97,19 +105,23 @@ int64_t embedding_gradient_workspace_bytes(int64_t tokens) {
 void embedding_gradient(ThreadTeam& team, const EmbeddingGradient& arguments, std::byte* workspace) {
   const EmbeddingGradient& a = arguments;
   check_ids(a.ids, a.tokens, a.vocabulary);
-  if (!a.accumulate) fill_zero(team, a.vocabulary, a.features, rows_of(a.dtable, a.features));
-  const std::span<uint64_t> keys(reinterpret_cast<uint64_t*>(workspace), static_cast<size_t>(a.tokens));
-  for (int64_t token = 0; token < a.tokens; ++token)
-    keys[static_cast<size_t>(token)] = sort_key(a.ids[token], token);
+  if (!a.accumulate) fill_zero(team, a.rows, a.features, rows_of(a.dtable, a.features));
+  auto* first_key = reinterpret_cast<uint64_t*>(workspace);
+  int64_t count = 0;
+  for (int64_t token = 0; token < a.tokens; ++token) {
+    const int64_t row = a.ids[token] - a.first;
+    if (row >= 0 && row < a.rows) first_key[count++] = sort_key(row, token);
+  }
+  const std::span<uint64_t> keys(first_key, static_cast<size_t>(count));
   std::sort(keys.begin(), keys.end());
   constexpr int64_t tile = 32;
-  const int64_t tiles = ceil_divide(a.tokens, tile), chunks = ceil_divide(a.features, chunk_elements);
+  const int64_t tiles = ceil_divide(count, tile), chunks = ceil_divide(a.features, chunk_elements);
   team.parallel_for(tiles * chunks, [&](int64_t index, int) {
     const int64_t begin = index / chunks * tile, column = index % chunks * chunk_elements;
-    const int64_t count = std::min(chunk_elements, a.features - column);
+    const int64_t width = std::min(chunk_elements, a.features - column);
     for (const uint64_t key : runs_beginning_in(keys, begin, begin + tile)) {
       HWY_DYNAMIC_DISPATCH(add_to_row)
-      (a.dy.at(token_of(key), column), a.dtable + id_of(key) * a.features + column, count);
+      (a.dy.at(token_of(key), column), a.dtable + row_of(key) * a.features + column, width);
     }
   });
 }

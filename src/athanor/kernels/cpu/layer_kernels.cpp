@@ -14,11 +14,18 @@ namespace {
 
 using Types = std::span<const OperandType>;
 
+// Of a table that is a part of a larger one, `extent` counts the rows of all of it.
+int64_t vocabulary_of(const KernelArguments& a, const TensorView& table) {
+  return a.attributes->extent > 0 ? a.attributes->extent : table.shape[0];
+}
+
 void run_embedding(const KernelArguments& a, const KernelContext& context) {
   const TensorView &table = a.inputs[0], &y = a.outputs[0];
   embedding(*context.team, {.tokens = y.shape.tokens(),
-                            .vocabulary = table.shape[0],
+                            .vocabulary = vocabulary_of(a, table),
                             .features = table.shape[1],
+                            .first = a.first,
+                            .rows = table.shape[0],
                             .table = {table.data, table.dtype, table.shape[1]},
                             .ids = a.inputs[1].as<int32_t>(),
                             .y = Matrix(y).view()});
@@ -28,8 +35,10 @@ void run_embedding_gradient(const KernelArguments& a, const KernelContext& conte
   const TensorView &dy = a.inputs[0], &dtable = a.outputs[0];
   embedding_gradient(*context.team,
                      {.tokens = dy.shape.tokens(),
-                      .vocabulary = dtable.shape[0],
+                      .vocabulary = vocabulary_of(a, dtable),
                       .features = dtable.shape[1],
+                      .first = a.first,
+                      .rows = dtable.shape[0],
                       .dy = Matrix(dy).view(),
                       .ids = a.inputs[1].as<int32_t>(),
                       .dtable = floats(dtable),

@@ -94,6 +94,12 @@ int64_t workspace_bytes(const Attributes&, Types inputs, Types outputs, int thre
       .workspace_bytes();
 }
 
+// Of a product that is cut in depth, the part that begins at 0 adds the bias.
+cpu::ConstSpan bias_of(const KernelArguments& arguments) {
+  const TensorView& bias = arguments.inputs[2];
+  return {arguments.first == 0 ? bias.data : nullptr, bias.dtype};
+}
+
 template <ProductForm form>
 void run(const KernelArguments& arguments, const KernelContext& context) {
   ProductOperands operands;
@@ -101,7 +107,7 @@ void run(const KernelArguments& arguments, const KernelContext& context) {
   operands.right = input_rows(arguments.inputs[1]);
   operands.result = output_rows(arguments.outputs[0]);
   if (form == ProductForm::forward) {
-    operands.bias = {arguments.inputs[2].data, arguments.inputs[2].dtype};
+    operands.bias = bias_of(arguments);
     operands.activated = output_rows(arguments.outputs[1]);
   } else if (form == ProductForm::input_gradient) {
     operands.addend = input_rows(arguments.inputs[2]);
@@ -155,7 +161,7 @@ void run_forward(const KernelArguments& arguments, const KernelContext& context)
                        .inputs = weight.shape[1],
                        .x = input_rows(x),
                        .weight = input_rows(weight),
-                       .bias = {arguments.inputs[2].data, arguments.inputs[2].dtype},
+                       .bias = bias_of(arguments),
                        .y = output_rows(arguments.outputs[0]),
                        .activated = output_rows(arguments.outputs[1])},
                       static_cast<const Workspace*>(arguments.prepared)->bytes().data());

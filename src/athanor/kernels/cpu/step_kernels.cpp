@@ -7,6 +7,7 @@
 #include "athanor/kernels/cpu/gradient_norm.h"
 #include "athanor/kernels/cpu/optimizer.h"
 #include "athanor/kernels/cpu/reduction.h"
+#include "athanor/kernels/cpu/vocabulary_loss.h"
 
 namespace athanor::cpu {
 
@@ -49,6 +50,40 @@ void run_cross_entropy(const KernelArguments& a, const KernelContext& context) {
                                 .loss_scale = context.step->loss_scale,
                                 .loss = floats(a.outputs[0]),
                                 .dlogits = optional_rows(a.outputs[1])});
+}
+
+VocabularyPart part_of(const KernelArguments& a) {
+  const TensorView& logits = a.inputs[0];
+  return {.rows = logits.shape.tokens(),
+          .columns = logits.shape[2],
+          .first = a.first,
+          .vocabulary = a.attributes->extent,
+          .logits = Matrix(logits).view(),
+          .soft_cap = a.attributes->soft_cap};
+}
+
+void run_vocabulary_max(const KernelArguments& a, const KernelContext& context) {
+  vocabulary_max(*context.team, part_of(a), floats(a.outputs[0]));
+}
+
+void run_vocabulary_sums(const KernelArguments& a, const KernelContext& context) {
+  vocabulary_sums(*context.team, part_of(a), a.inputs[1].as<int32_t>(), floats(a.inputs[2]),
+                  floats(a.outputs[0]), a.outputs[0].token_stride);
+}
+
+void run_vocabulary_loss(const KernelArguments& a, const KernelContext& context) {
+  const TensorView& valid_tokens = a.inputs[4];
+  vocabulary_loss(*context.team, {.part = part_of(a),
+                                  .labels = a.inputs[1].as<int32_t>(),
+                                  .row_max = floats(a.inputs[2]),
+                                  .sums = floats(a.inputs[3]),
+                                  .sums_stride = a.inputs[3].token_stride,
+                                  .valid_tokens = valid_tokens.present() ? doubles(valid_tokens) : nullptr,
+                                  .label_smoothing = a.attributes->label_smoothing,
+                                  .z_loss = a.attributes->z_loss,
+                                  .loss_scale = context.step->loss_scale,
+                                  .loss = floats(a.outputs[0]),
+                                  .dlogits = optional_rows(a.outputs[1])});
 }
 
 void run_count_valid(const KernelArguments& a, const KernelContext&) {
@@ -143,6 +178,9 @@ void add_step_kernels(KernelTable& table) {
   table.set(load_batch, DType::int32, {.run = run_load_batch});
   table.set(load_tokens, DType::int32, {.run = run_load_tokens});
   set_storage_types(table, OperationKind::cross_entropy, {.run = run_cross_entropy});
+  set_storage_types(table, OperationKind::vocabulary_max, {.run = run_vocabulary_max});
+  set_storage_types(table, OperationKind::vocabulary_sums, {.run = run_vocabulary_sums});
+  set_storage_types(table, OperationKind::vocabulary_loss, {.run = run_vocabulary_loss});
   table.set(count_valid, DType::fp64, {.run = run_count_valid});
   const auto sum_bytes = [](const Attributes&, Types in, Types, int) {
     const Shape& x = in[0].shape;
@@ -177,6 +215,7 @@ void add_cpu_elementwise_kernels(KernelTable& table) {
   cpu::add_layer_kernels(table);
   cpu::add_step_kernels(table);
   cpu::add_cache_kernels(table);
+  cpu::add_local_part_kernels(table);
 }
 
 }  // namespace athanor
