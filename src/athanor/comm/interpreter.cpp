@@ -78,27 +78,6 @@ void Interpreter::ask_readers(const Step& step) {
   }
 }
 
-// Combines what has arrived, a block at a time, each of which goes to its readers while it is in the cache.
-void Interpreter::combine_for_readers(const Step& step, std::byte* target, int64_t count) {
-  const Plan& plan = *execution_->plan;
-  constexpr int64_t block = 2048;
-  const size_t size = size_of(step.region.dtype);
-  std::vector<CombineSource>& sources = block_sources_;
-  sources = sources_;
-  const auto done = static_cast<size_t>(target - at(step.region));
-  for (int64_t first = 0; first < count; first += block) {
-    const int64_t elements = std::min(block, count - first);
-    std::byte* const outcome = target + static_cast<size_t>(first) * size;
-    combine(sources, plan.reduction, plan.accumulator, step.region.dtype, outcome, elements);
-    for (const Reader& reader : readers_)
-      if (reader.target != nullptr)
-        std::memcpy(reader.target + done + static_cast<size_t>(first) * size, outcome,
-                    static_cast<size_t>(elements) * size);
-    for (CombineSource& source : sources)
-      source.data += static_cast<size_t>(elements) * size_of(source.dtype);
-  }
-}
-
 void Interpreter::hand_to_readers(const Step& step) {
   for (const Reader& reader : readers_) {
     if (reader.target != nullptr)
@@ -142,6 +121,7 @@ void Interpreter::combine_arriving(const Step& step) {
                                               static_cast<size_t>(step.operands));
   sources_.clear();
   arrivals_.clear();
+  readers_.clear();
   for (const PlanOperand& operand : operands) {
     Arrival arrival;
     if (operand.peer >= 0) {
@@ -163,11 +143,12 @@ void Interpreter::combine_arriving(const Step& step) {
     for (size_t i = 0; i < operands.size(); ++i)
       if (arrivals_[i].link != nullptr) sources_[i].data = arrivals_[i].link->readable().data();
     // Whose part has arrived has made its offer before.
-    if (first && step.readers > 0) ask_readers(step);
-    if (step.readers > 0)
-      combine_for_readers(step, target, count);
-    else
-      combine(sources_, plan.reduction, plan.accumulator, step.region.dtype, target, count);
+    if (first) ask_readers(step);
+    // What readers have offered a place for goes there while it is at hand.
+    targets_ = {target};
+    for (const Reader& reader : readers_)
+      if (reader.target != nullptr) targets_.push_back(reader.target + (target - at(step.region)));
+    combine(sources_, plan.reduction, plan.accumulator, step.region.dtype, targets_, count);
     for (size_t i = 0; i < operands.size(); ++i) {
       const auto bytes = static_cast<size_t>(count) * size_of(operands[i].region.dtype);
       if (arrivals_[i].link != nullptr) {
@@ -179,7 +160,7 @@ void Interpreter::combine_arriving(const Step& step) {
     target += static_cast<size_t>(count) * size_of(step.region.dtype);
     left -= count;
   }
-  if (step.readers > 0) hand_to_readers(step);
+  hand_to_readers(step);
 }
 
 // How many elements of a message can be read, at least one.

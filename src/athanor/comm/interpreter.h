@@ -46,7 +46,6 @@ class Interpreter {
   void send(const Step& step);
   void offer_places();
   void ask_readers(const Step& step);
-  void combine_for_readers(const Step& step, std::byte* target, int64_t count);
   void hand_to_readers(const Step& step);
   bool take_written(const Step& step);
   void combine_arriving(const Step& step);
@@ -61,7 +60,7 @@ class Interpreter {
   std::vector<uint64_t> posted_before_;    // by member, before this run
   std::vector<uint32_t> sent_, received_;  // messages of this run, by member
   std::vector<CombineSource> sources_;     // kept between steps for their memory
-  std::vector<CombineSource> block_sources_;
+  std::vector<std::byte*> targets_;
   std::vector<Arrival> arrivals_;
   struct Reader {
     Link* link = nullptr;

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "athanor/base/error.h"
+#include "athanor/comm/plain_sum.h"
 
 namespace athanor {
 namespace {
@@ -80,25 +81,33 @@ void accumulate(const std::byte* data, int64_t first, int64_t count, CollectiveR
   }
 }
 
-// Two sources of the target's own type in one go.
+// Whether all is of the accumulator's type, which needs no conversion.
 template <class T>
-void combine_pair(const T* a, const T* b, CollectiveReduction reduction, T* target, int64_t count) {
-  if (reduction == CollectiveReduction::sum) {
-    for (int64_t i = 0; i < count; ++i) target[i] = sum(a[i], b[i]);
-  } else {
-    for (int64_t i = 0; i < count; ++i) target[i] = larger(a[i], b[i]);
-  }
+bool is_plain_sum(std::span<const CombineSource> sources, CollectiveReduction reduction, DType target_type,
+                  size_t targets) {
+  const DType own = dtype_of<T>::value;
+  return reduction == CollectiveReduction::sum && sources.size() <= PlainSum<T>::most &&
+         targets <= PlainSum<T>::most && target_type == own &&
+         std::all_of(sources.begin(), sources.end(),
+                     [](const CombineSource& source) { return source.dtype == dtype_of<T>::value; });
+}
+
+template <class T>
+void sum_plainly(std::span<const CombineSource> sources, std::span<std::byte* const> targets, int64_t count) {
+  PlainSum<T> sum;
+  for (const CombineSource& source : sources)
+    sum.sources[sum.source_count++] = reinterpret_cast<const T*>(source.data);
+  for (std::byte* const target : targets) sum.targets[sum.target_count++] = reinterpret_cast<T*>(target);
+  sum.count = count;
+  plain_sum(sum);
 }
 
 template <class Accumulator>
 void combine_as(std::span<const CombineSource> sources, CollectiveReduction reduction, DType target_type,
-                std::byte* target, int64_t count) {
-  const DType own = dtype_of<Accumulator>::value;
-  if (sources.size() == 2 && target_type == own && sources[0].dtype == own && sources[1].dtype == own) {
-    combine_pair(reinterpret_cast<const Accumulator*>(sources[0].data),
-                 reinterpret_cast<const Accumulator*>(sources[1].data), reduction,
-                 reinterpret_cast<Accumulator*>(target), count);
-    return;
+                std::span<std::byte* const> targets, int64_t count) {
+  if constexpr (std::is_floating_point_v<Accumulator>) {
+    if (is_plain_sum<Accumulator>(sources, reduction, target_type, targets.size()))
+      return sum_plainly<Accumulator>(sources, targets, count);
   }
   alignas(64) std::array<Accumulator, block_size> values;
   for (int64_t first = 0; first < count; first += block_size) {
@@ -112,8 +121,10 @@ void combine_as(std::span<const CombineSource> sources, CollectiveReduction redu
       });
     with_type(target_type, [&](auto type) {
       using T = decltype(type);
-      T* const to = reinterpret_cast<T*>(target) + first;
+      T* const to = reinterpret_cast<T*>(targets[0]) + first;
       for (int64_t i = 0; i < size; ++i) to[i] = convert<T>(values[static_cast<size_t>(i)]);
+      for (std::byte* const target : targets.subspan(1))
+        std::memcpy(reinterpret_cast<T*>(target) + first, to, static_cast<size_t>(size) * sizeof(T));
     });
   }
 }
@@ -121,22 +132,23 @@ void combine_as(std::span<const CombineSource> sources, CollectiveReduction redu
 }  // namespace
 
 void combine(std::span<const CombineSource> sources, CollectiveReduction reduction, DType accumulator,
-             DType target_type, std::byte* target, int64_t count) {
+             DType target_type, std::span<std::byte* const> targets, int64_t count) {
   if (count == 0) return;
   if (sources.size() == 1 && sources[0].dtype == target_type) {
-    if (sources[0].data != target)
-      std::memmove(target, sources[0].data, static_cast<size_t>(count) * size_of(target_type));
+    for (std::byte* const target : targets)
+      if (sources[0].data != target)
+        std::memmove(target, sources[0].data, static_cast<size_t>(count) * size_of(target_type));
     return;
   }
   switch (accumulator) {
     case DType::fp64:
-      return combine_as<double>(sources, reduction, target_type, target, count);
+      return combine_as<double>(sources, reduction, target_type, targets, count);
     case DType::fp32:
-      return combine_as<float>(sources, reduction, target_type, target, count);
+      return combine_as<float>(sources, reduction, target_type, targets, count);
     case DType::int64:
-      return combine_as<int64_t>(sources, reduction, target_type, target, count);
+      return combine_as<int64_t>(sources, reduction, target_type, targets, count);
     case DType::int32:
-      return combine_as<int32_t>(sources, reduction, target_type, target, count);
+      return combine_as<int32_t>(sources, reduction, target_type, targets, count);
     default:
       ATHANOR_ASSERT(false, "{} does not accumulate", name_of(accumulator));
   }
