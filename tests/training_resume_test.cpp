@@ -60,6 +60,13 @@ const Case all_cases[] = {
        o.steps = 24;
        return o;
      }},
+    {"fp16_overflows",  // every third step
+     [](RunOptions o) {
+       o.compile.precision = Precision::fp16;
+       o.loss_scale = {
+           .initial = 1024, .growth_factor = 0x1p30, .backoff_factor = 0x1p-30, .growth_interval = 2};
+       return o;
+     }},
 };
 
 class Resume : public testing::TestWithParam<Case> {

@@ -169,6 +169,66 @@ TEST_F(Training, SkippingWithoutEndStopsTheRun) {
   EXPECT_NE(progress(options, 81).find("optimizer_step 60\n"), std::string::npos);
 }
 
+// The scale grows so far after two steps that the third overflows, and comes back at once.
+TEST_F(Training, Overflow_P38_IsSkippedAndCountedAndLowersTheScaleOnce) {
+  RunOptions options = runs.options("a");
+  options.compile.precision = Precision::fp16;
+  options.checkpoint = {.every = 1, .keep = 100};
+  options.loss_scale = {.initial = 1024,
+                        .growth_factor = 0x1p30,
+                        .backoff_factor = 0x1p-30,
+                        .growth_interval = 2,
+                        .minimum = 1};
+  runs.train(options);
+  const auto skipped = runs.metric(options, "skipped"), count = runs.metric(options, "skipped_steps"),
+             scale = runs.metric(options, "loss_scale"), norm = runs.metric(options, "gradient_norm"),
+             loss = runs.metric(options, "loss"), event = runs.metric(options, "event");
+  ASSERT_EQ(skipped.size(), 10u);
+  for (int64_t step = 1; step <= 10; ++step) {
+    const auto i = static_cast<size_t>(step - 1);
+    const bool overflow = step % 3 == 0;
+    EXPECT_EQ(skipped[i], overflow ? "true" : "false") << step;
+    EXPECT_EQ(count[i], std::to_string(step / 3)) << step;
+    EXPECT_EQ(std::stod(scale[i]), overflow ? 0x1p40 : 1024) << step;
+    EXPECT_EQ(norm[i].find("Infinity") != std::string::npos || norm[i].find("NaN") != std::string::npos,
+              overflow)
+        << step << " " << norm[i];
+    EXPECT_TRUE(std::isfinite(std::stod(loss[i]))) << step;
+    EXPECT_EQ(event[i].find("gradient overflow") != std::string::npos, overflow) << event[i];
+    if (step > 1) {
+      const std::string changed = differences(tensors(options, step - 1), tensors(options, step));
+      EXPECT_EQ(changed.empty(), overflow) << step << " " << changed;
+    }
+    EXPECT_NE(progress(options, step).find(fmt::format("optimizer_step {}\n", step - step / 3)),
+              std::string::npos);
+  }
+  EXPECT_NE(runs.screen().find("3 of 10 steps were skipped"), std::string::npos) << runs.screen();
+}
+
+// Where the scale cannot be lowered the run ends, and what was saved stays.
+TEST_F(Training, Overflow_P38_AtTheLeastScaleStopsTheRun) {
+  RunOptions options = runs.options("a");
+  options.compile.precision = Precision::fp16;
+  options.schedule.kind = ScheduleKind::constant;
+  options.loss_scale = {
+      .initial = 1024, .growth_factor = 0x1p30, .backoff_factor = 0.5, .growth_interval = 4};
+  options.steps = 3;
+  runs.train(options);
+  const auto saved = runs.checkpoint(options, 3);
+  options.steps = 10;
+  options.loss_scale.minimum = 0x1p40;
+  options.loss_scale.initial = 0x1p40;
+  options.resume = true;
+  const std::string error = runs.error_of(options);
+  EXPECT_EQ(error.substr(0, 17), "stop job: step 5:") << error;
+  EXPECT_NE(error.find("the loss scale is at its minimum of 1.09951e+12, loss_scale.minimum"),
+            std::string::npos)
+      << error;
+  EXPECT_NE(error.find("first tensor with it is"), std::string::npos) << error;
+  EXPECT_EQ(runs.checkpoints(options), std::vector<int64_t>{3});
+  EXPECT_EQ(differences(saved, runs.checkpoint(options, 3)), "");
+}
+
 TEST_F(Training, ALossThatIsNotFinite_P103_StopsWithStepAndTensor) {
   RunOptions options = runs.options("wild");
   options.steps = 50;

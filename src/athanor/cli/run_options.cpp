@@ -401,6 +401,35 @@ void add_watching_rows(OptionTable& table, RunOptions& run) {
       .at_most(1e6);
 }
 
+void add_loss_scale_rows(OptionTable& table, LossScaleOptions& scale) {
+  table.describe_group("loss_scale",
+                       "Dynamic loss scaling with train.precision = fp16: a step whose gradient overflows is "
+                       "skipped and the scale lowered.");
+  table.add("loss_scale.initial", scale.initial, "What the loss gradient is multiplied by to begin with.")
+      .above(0)
+      .at_most(1e15);
+  table
+      .add("loss_scale.growth_interval", scale.growth_interval,
+           "Steps in a row without overflow after which the scale grows.")
+      .at_least(1)
+      .at_most(1e9)
+      .may_change();
+  table.add("loss_scale.growth_factor", scale.growth_factor, "By how much it grows then; 1: never.")
+      .at_least(1)
+      .at_most(1e15)
+      .may_change();
+  table.add("loss_scale.backoff_factor", scale.backoff_factor, "What an overflow multiplies the scale by.")
+      .above(0)
+      .below(1)
+      .may_change();
+  table
+      .add("loss_scale.minimum", scale.minimum,
+           "The scale goes no lower; the run ends when the gradient overflows even so.")
+      .above(0)
+      .at_most(1e15)
+      .may_change();
+}
+
 void add_output_rows(OptionTable& table, RunOptions& run) {
   table.describe_group("sample", "Text that the model writes at the end of the run.");
   table.add("sample.length", run.sample.length, "Tokens to write; 0: none.")
@@ -451,6 +480,7 @@ void add_run_options(OptionTable& table, RunOptions& options) {
   add_optimizer_rows(table, options.compile.optimizer);
   add_mesh_rows(table, options);
   add_watching_rows(table, options);
+  add_loss_scale_rows(table, options.loss_scale);
   add_output_rows(table, options);
 }
 

@@ -59,7 +59,9 @@ TEST(RunOptions, EveryOptionIsKeptByTheResolvedConfiguration) {
       *integer += 1;
     } else if (auto* number = std::get_if<double>(&value)) {
       *number = *number == 0 || *number > 2 ? *number + 0.25 : *number / 3;
-      if (row.name() == "model.rope_factor" || row.name() == "model.rope_theta") *number = 7.125;
+      if (row.name() == "model.rope_factor" || row.name() == "model.rope_theta" ||
+          row.name() == "loss_scale.growth_factor")
+        *number = 7.125;
     } else if (auto* text = std::get_if<std::string>(&value)) {
       *text += "x";
     } else if (auto* integers = std::get_if<IntegerList>(&value)) {

@@ -162,7 +162,8 @@ std::string to_json(const StepReport& r) {
       .add("mfu_computed_blocks", r.mfu_computed_blocks)
       .add("seconds_left", r.seconds_left)
       .add("loss_scale", r.loss_scale)
-      .add_bool("skipped", r.skipped);
+      .add_bool("skipped", r.skipped)
+      .add("skipped_steps", r.skipped_steps);
   r.event.empty() ? object.add_null("event") : object.add_text("event", r.event);
   return object.text();
 }

@@ -31,6 +31,7 @@ struct StepReport {
   std::optional<double> mfu_computed_blocks = std::nullopt;  // as mfu, counting only what is computed
   std::optional<double> seconds_left = std::nullopt;         // until the last step
   bool skipped = false;                                      // the weights were left as they were
+  int64_t skipped_steps = 0;                                 // since the start of the run, this step included
   std::string event = {};  // "no valid tokens", "loss spike" ...; empty: none
 };
 

@@ -139,6 +139,7 @@ void TensorBoard::step(const StepReport& r) {
   add_known(scalars, "train/learning_rate", r.learning_rate);
   add_known(scalars, "train/loss_scale", r.loss_scale);
   add_known(scalars, "train/skipped", r.skipped ? 1.0 : 0.0);
+  add_known(scalars, "train/skipped_steps", static_cast<double>(r.skipped_steps));
   add_known(scalars, "train/consumed_samples", static_cast<double>(r.consumed_samples));
   add_known(scalars, "train/consumed_tokens", static_cast<double>(r.consumed_tokens));
   add_known(scalars, "train/valid_tokens", static_cast<double>(r.valid_tokens));

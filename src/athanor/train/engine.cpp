@@ -235,6 +235,7 @@ StepInputs Engine::inputs_for(std::span<const Batch> batches, int64_t step, int6
   inputs.optimizer_step = optimizer_step + 1;
   inputs.seed = options_.seed;
   inputs.learning_rate = learning_rate;
+  inputs.loss_scale = loss_scale_;
   for (const Batch& batch : batches) {
     ATHANOR_ASSERT(batch.sequence_length == rank_sequence_length_);
     ATHANOR_ASSERT(batch.indices.size() == batch.token_ids.size(), "a batch without indices");

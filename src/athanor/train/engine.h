@@ -104,6 +104,10 @@ class Engine {
   StepResult train_step(std::span<const Batch> micro_batches, int64_t step, int64_t optimizer_step,
                         double learning_rate, const SkipLimits& limits = {});
 
+  // What the gradient is multiplied by from the loss to the norm and the update, in the steps that follow; 1
+  // to begin with. Results are true values: the scale is taken off again.
+  void set_loss_scale(double scale) { loss_scale_ = scale; }
+
   // Replays the step that train_step skipped, with checks after each operation. Nothing persistent changes.
   std::optional<NonFinite> locate_non_finite(std::span<const Batch> micro_batches, int64_t step,
                                              int64_t optimizer_step, double learning_rate);
@@ -137,7 +141,7 @@ class Engine {
   // Exchanges the averaged weights with the master weights (to evaluate or sample with them), and back.
   void swap_average();
 
-  // The sum of the gradients of the last step by logical parameter name (tests, dumps).
+  // The sum of the gradients of the last step by logical parameter name, times the loss scale (tests, dumps).
   std::vector<NamedTensor> gradients();
 
   std::span<const Record> records() const { return executor_->records(); }
@@ -173,6 +177,7 @@ class Engine {
   std::shared_ptr<const ProgramSet> set_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Executor> executor_;
+  double loss_scale_ = 1;
   std::vector<double> logits_;
 };
 

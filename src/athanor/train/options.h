@@ -75,6 +75,15 @@ struct SpikeOptions {
   int64_t window = 200;  // steps the mean and deviation look back over
 };
 
+// Dynamic loss scaling, in fp16 only.
+struct LossScaleOptions {
+  double initial = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 1000;  // steps without overflow before the scale grows
+  double minimum = 1;
+};
+
 struct ValidationOptions {
   int64_t every = 0;         // steps; 0: only at the end
   int64_t samples = 0;       // of each set; 0: all
@@ -133,6 +142,7 @@ struct RunOptions {
   BatchSizeOptions batch;
   DataOptions data;
   SpikeOptions spike;
+  LossScaleOptions loss_scale;
   ValidationOptions validation;
   CheckpointingOptions checkpoint;
   SampleOptions sample;

@@ -90,6 +90,7 @@ SaveReport save_run(CheckpointFolder& folder, Engine& engine, const SavedRun& ru
                            {"configuration", run.configuration},
                            {"spikes", run.spikes}};
   if (!run.tokenizer.empty()) state["tokenizer"] = run.tokenizer;
+  if (!run.loss_scale.empty()) state["loss_scale"] = run.loss_scale;
   return save_on_ranks(folder, messages, run.progress.step, std::move(tensors), state);
 }
 
@@ -122,6 +123,8 @@ SavedRun read_run(const Checkpoint& checkpoint) {
   SavedRun run{parse_run_progress(entry(checkpoint, "progress")),
                parse_data_position(entry(checkpoint, "position")), entry(checkpoint, "configuration"),
                entry(checkpoint, "spikes")};
+  const auto scale = checkpoint.state().find("loss_scale");
+  if (scale != checkpoint.state().end()) run.loss_scale = scale->second;
   if (run.progress.step != checkpoint.step() ||
       run.progress.consumed_samples != run.position.consumed_samples) {
     throw_user_error(

@@ -30,9 +30,10 @@ RunProgress parse_run_progress(const std::string& text);  // user error for a te
 struct SavedRun {
   RunProgress progress;
   DataPosition position;
-  std::string configuration;   // resolved TOML
-  std::string spikes;          // SpikeDetector::to_text
-  std::string tokenizer = {};  // tokenizer.json of the data; empty: not known
+  std::string configuration;    // resolved TOML
+  std::string spikes;           // SpikeDetector::to_text
+  std::string tokenizer = {};   // tokenizer.json of the data; empty: not known
+  std::string loss_scale = {};  // LossScaler::to_text; empty: none was kept
 };
 
 // Saves every tensor of the engine's state and the rest in one file; all values are those of the call. A

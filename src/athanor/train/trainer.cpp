@@ -18,6 +18,7 @@
 #include "athanor/train/dump.h"
 #include "athanor/train/initialise_from.h"
 #include "athanor/train/interrupt.h"
+#include "athanor/train/loss_scale.h"
 #include "athanor/train/peak.h"
 #include "athanor/train/rank_agreement.h"
 #include "athanor/train/rank_layout.h"
@@ -75,6 +76,7 @@ class Run {
         data_(open_in_turn(options, context.files, total_samples_, messages_)),
         engine_(engine_options(options, has_validation(options), context.communicator)),
         spikes_(options.spike),
+        scaler_(options.loss_scale, options.compile.precision == Precision::fp16),
         checkpoints_(context.files, options.run_folder() + "/checkpoints", {options.checkpoint.keep}) {
     validate_dump_names(engine_.programs(), options.dump.names);
   }
@@ -170,6 +172,7 @@ class Run {
     progress_.consumed_samples = consumed;
     progress_.total_samples = total_samples_;
     spikes_.restore(saved.spikes);
+    if (scaler_.dynamic() && !saved.loss_scale.empty()) scaler_.restore(saved.loss_scale);
     saved_step_ = progress_.step;
     note(fmt::format("resumed from {} at step {}", latest.checkpoint->path(), progress_.step));
   }
@@ -270,18 +273,26 @@ class Run {
     SkipLimits limits;
     if (options_.spike.policy == SpikePolicy::skip) limits = {spikes_.loss_limit(), spikes_.norm_limit()};
     const bool dumps = !options_.dump.names.empty() && progress_.step + 1 == options_.dump.step;
+    const double scale = scaler_.scale();
+    engine_.set_loss_scale(scale);
     const int64_t begin = monotonic_ns();
     const StepResult result =
         dumps ? dump_step(batch, rate, limits)
               : engine_.train_step(batch.micro_batches, progress_.step, updates(), rate, limits);
     const double seconds = seconds_of(monotonic_ns() - begin);
-    refuse_non_finite(batch, result, rate);
-    const std::string spike = result.valid_tokens > 0 ? spikes_.judge(result.loss, result.gradient_norm) : "";
+    const bool overflow = scaler_.overflowed(result.loss, result.gradient_norm);
+    if (!overflow || scaler_.at_minimum()) refuse_non_finite(batch, result, rate);
+    if (result.valid_tokens > 0) scaler_.update(overflow);
+    const bool judged = result.valid_tokens > 0 && !overflow;
+    const std::string spike = judged ? spikes_.judge(result.loss, result.gradient_norm) : "";
+    std::string event = spike;
+    if (result.valid_tokens == 0) event = "no valid tokens";
+    if (overflow) event = fmt::format("gradient overflow, loss scale {:g} to {:g}", scale, scaler_.scale());
     ++progress_.step;
     if (!result.skipped) ++progress_.optimizer_step;
     progress_.consumed_samples = batch.consumed_after();
     progress_.consumed_tokens += batch.samples * options_.data.sequence_length;
-    report(result, batch, rate, seconds, spike);
+    report(result, batch, rate, seconds, scale, std::move(event));
     if (!spike.empty() && options_.spike.policy == SpikePolicy::stop) {
       stop_for(spike, "raise spike.z_score or set spike.policy to warn or skip to go on");
     }
@@ -335,16 +346,21 @@ class Run {
     throw_on_all(
         messages_,
         Error(ErrorKind::stop_job,
-              fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step, result.loss,
-                          result.gradient_norm, where),
+              fmt::format("step {}: the loss is {} and the gradient norm {}; {}{}", step, result.loss,
+                          result.gradient_norm, where, scale_note(result)),
               saved_step_ > 0
                   ? fmt::format("nothing of this step was written; the last checkpoint is that of step {}",
                                 saved_step_)
                   : "nothing of this step was written; try a lower learning rate or a longer warm-up"));
   }
 
-  void report(const StepResult& result, const StepBatch& batch, double rate, double seconds,
-              const std::string& spike) {
+  std::string scale_note(const StepResult& result) const {
+    if (!scaler_.overflowed(result.loss, result.gradient_norm)) return "";
+    return fmt::format("; the loss scale is at its minimum of {:g}, loss_scale.minimum", scaler_.scale());
+  }
+
+  void report(const StepResult& result, const StepBatch& batch, double rate, double seconds, double scale,
+              std::string event) {
     StepReport report;
     report.step = progress_.step;
     report.consumed_samples = progress_.consumed_samples;
@@ -353,11 +369,10 @@ class Run {
     if (result.valid_tokens > 0) {
       report.loss = result.loss;
       report.gradient_norm = result.gradient_norm;
-    } else {
-      report.event = "no valid tokens";
     }
-    if (!spike.empty()) report.event = spike;
+    report.event = std::move(event);
     report.learning_rate = rate;
+    report.loss_scale = scale;
     report.step_seconds = seconds;
     const auto tokens = static_cast<double>(batch.samples * options_.data.sequence_length);
     report.tokens_per_second = tokens / seconds;
@@ -371,6 +386,7 @@ class Run {
     report.seconds_left = elapsed / static_cast<double>(progress_.step - first_step_) *
                           static_cast<double>(options_.steps - progress_.step);
     report.skipped = result.skipped;
+    report.skipped_steps = progress_.step - progress_.optimizer_step;
     sinks_.step(report);
     terminal().step(report);
   }
@@ -422,10 +438,11 @@ class Run {
   void save() {
     if (progress_.step == saved_step_) return;
     sinks_.finish();  // a run that goes on from here finds the lines of all steps before
-    const SaveReport saved = save_run(checkpoints_, engine_,
-                                      {progress_, data_.train->position(progress_.consumed_samples),
-                                       context_.configuration, spikes_.to_text(), tokenizer_json_},
-                                      messages_);
+    const SaveReport saved =
+        save_run(checkpoints_, engine_,
+                 {progress_, data_.train->position(progress_.consumed_samples), context_.configuration,
+                  spikes_.to_text(), tokenizer_json_, scaler_.dynamic() ? scaler_.to_text() : ""},
+                 messages_);
     saved_step_ = progress_.step;
     for (const std::string& line : saved.notes) note(line);
     note(fmt::format("saved {} ({})", saved.path, format_bytes(static_cast<double>(saved.bytes))));
@@ -436,6 +453,7 @@ class Run {
     if (progress_.step > 0) save();
     sinks_.finish();
     terminal().finish();
+    note_skipped();
     if (!outcome.stop_reason.empty()) {
       note(fmt::format("{} at step {} of {}; `--resume {}` goes on", outcome.stop_reason, progress_.step,
                        options_.steps, options_.run_folder()));
@@ -445,6 +463,11 @@ class Run {
       terminal().print(render_terminal_chart(
           curve_->chart(), {.width = 78, .height = 16, .unicode = terminal_options_for(stdout).unicode}));
     if (options_.sample.length > 0) sample();
+  }
+
+  void note_skipped() {
+    const int64_t skipped = progress_.step - progress_.optimizer_step;
+    if (skipped > 0) note(fmt::format("{} of {} steps were skipped", skipped, progress_.step));
   }
 
   void sample() {
@@ -483,6 +506,7 @@ class Run {
   std::string tokenizer_json_;
   Engine engine_;
   SpikeDetector spikes_;
+  LossScaler scaler_;
   CheckpointFolder checkpoints_;
   ReportSinks sinks_;
   LossCurve* curve_ = nullptr;
