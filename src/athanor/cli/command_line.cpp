@@ -16,6 +16,7 @@
 #include "athanor/base/error.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/option_value.h"
+#include "athanor/cluster/launch_report.h"
 #include "athanor/observe/format.h"
 
 namespace athanor {
@@ -130,7 +131,18 @@ class CommandLine {
                    "with --resume: go on with other sources or weights in data.blend; those that stay go on "
                    "where they were")
         ->needs(resume);
-    command->footer("`athanor help options` lists what --set and --config take.");
+    command
+        ->add_option(
+            "--ranks", train_.ranks,
+            "processes that train together; without mesh.* each has samples of its own (mesh.shard); "
+            "default: those of mesh.*")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1 << 20));
+    command->footer(
+        "`athanor help options` lists what --set and --config take.\n"
+        "Several ranks are started on this machine, or found where Slurm, mpirun or a Kubernetes indexed "
+        "job\n"
+        "has started this program several times; docs/jobs.md says how.");
     on(command, [this, resume] {
       train_.resume = resume->count() > 0;
       train_command(train_);
@@ -555,6 +567,9 @@ int run_program(int argc, const char* const* argv) {
     code = ExitCode::failure;
     text = error.what();
   }
+  // The launcher of several ranks says one thing for all.
+  const Environment environment = process_environment();
+  if (report_error(environment, text) && environment(rank_variable) == "0") return static_cast<int>(code);
   // Messages quote names and pieces of files, which may hold what a terminal obeys.
   std::fprintf(stderr, "athanor: %s\n", printable_lines(text).c_str());
   return static_cast<int>(code);

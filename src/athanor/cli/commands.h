@@ -35,6 +35,7 @@ struct TrainArguments {
   bool resume = false;
   std::string resume_folder;  // empty: the latest run of the configuration's folder
   bool change_data = false;   // resuming with another blend is meant
+  int64_t ranks = 0;          // of the job; 0: those of the mesh
 };
 void train_command(const TrainArguments& arguments);
 

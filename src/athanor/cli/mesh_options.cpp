@@ -85,6 +85,24 @@ void add_mesh_rows(OptionTable& table, RunOptions& options) {
       .at_most(1e6)
       .may_change();
   table
+      .add("comm.start_timeout", options.communication.start_timeout_seconds,
+           "Seconds until all ranks must have found each other; then the run ends with a report of who is "
+           "missing.")
+      .above(0)
+      .at_most(1e6)
+      .may_change();
+  table
+      .add("comm.store", options.communication.store,
+           "Where ranks of several tasks or hosts find each other: HOST:PORT for a store that the first task "
+           "keeps, redis://HOST:PORT for Redis. Empty: ATHANOR_STORE, or chosen under Slurm; not needed on "
+           "one host, where ranks are started by athanor itself.")
+      .may_change();
+  table
+      .add("comm.listen", options.communication.listen,
+           "Numeric address of this machine that ranks of other hosts connect to; empty: the one that leads "
+           "to the store, and none where all ranks are on one host.")
+      .may_change();
+  table
       .add("comm.check_every", options.communication.check_every,
            "Steps between comparisons of the weights that several ranks hold, to the bit; a difference ends "
            "the run with the rank and the tensor. 0: never.")

@@ -9,6 +9,7 @@
 #include "athanor/cli/model_source.h"
 #include "athanor/cli/option_docs.h"
 #include "athanor/cli/option_files.h"
+#include "athanor/cli/rank_job.h"
 #include "athanor/cli/run_folder.h"
 #include "athanor/cli/run_options.h"
 #include "athanor/observe/terminal.h"
@@ -96,11 +97,21 @@ void train_command(const TrainArguments& arguments) {
     load(run, files, arguments.configuration);
   }
   run.options.data.change = arguments.change_data;
+  if (arguments.ranks > 0) set_ranks(run, arguments.ranks);
   validate(run.options);
-  if (!run.options.resume) settle_existing_run(files, run.options);
   const auto check = [&run](const std::string& saved) { return check_resume(run, saved); };
-  // Before anything is written: a refused run leaves the folder as it was.
-  if (run.options.resume) check(configuration_of(files, run.options.run_folder()));
+  const auto settle = [&] {
+    if (!run.options.resume) settle_existing_run(files, run.options);
+    // Before anything is written: a refused run leaves the folder as it was.
+    if (run.options.resume) check(configuration_of(files, run.options.run_folder()));
+  };
+  if (starts_ranks(run.options)) {
+    settle();  // refused early, with one voice
+    return start_ranks(run.options);
+  }
+  const JobRank job = join_ranks(run.options, settle);
+  const std::string configuration = resolved_toml(run.table);
+  share_cores(run.options, job);
 
   TerminalOptions terminal_options = terminal_options_for(stdout);
   terminal_options.total_steps = run.options.steps;
@@ -108,10 +119,11 @@ void train_command(const TrainArguments& arguments) {
   const auto lock = [](const std::string& folder) { return std::make_shared<const FolderLock>(folder); };
   train(run.options, {.files = files,
                       .terminal = *terminal,
-                      .configuration = resolved_toml(run.table),
+                      .configuration = configuration,
                       .check_resume = check,
                       .initial_weights = [&] { return open_initial_weights(files, run.options); },
-                      .lock = lock});
+                      .lock = lock,
+                      .communicator = job.communicator.get()});
 }
 
 }  // namespace athanor

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <system_error>
 
@@ -25,9 +26,15 @@ EventLoop::EventLoop(const std::string& name, int64_t tick_ns, std::function<voi
     throw_user_error(fmt::format("cannot watch descriptors: {}", std::strerror(errno)),
                      "raise the limit on open files (ulimit -n)");
   watch(wake_.number(), EPOLLIN, [this](uint32_t) { run_posted(); });
+  // Signals are for those who wait for them, in the threads of the process that do.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     thread_ = std::thread([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw_user_error(fmt::format("cannot start a thread: {}", error.what()),
                      "raise the limit on processes (ulimit -u)");
   }

@@ -110,8 +110,10 @@ struct DumpOptions {
 // Between ranks; how they share the work stands in CompileOptions.
 struct CommunicationOptions {
   Algorithm algorithm = Algorithm::automatic;
-  double timeout_seconds = 600;  // of one collective
-  int64_t check_every = 100;     // steps between comparisons of what several ranks hold; 0: never
+  double timeout_seconds = 600;        // of one collective
+  double start_timeout_seconds = 300;  // until the ranks have found each other
+  int64_t check_every = 100;           // steps between comparisons of what several ranks hold; 0: never
+  std::string store, listen;  // of jobs on several hosts: where the ranks find each other, and listen
 };
 
 // What happens when the run folder already holds a run.

@@ -1,0 +1,147 @@
+#include "athanor/cli/rank_job.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "athanor/base/error.h"
+#include "athanor/cluster/job_place.h"
+#include "athanor/cluster/launch_report.h"
+#include "athanor/cluster/launcher.h"
+#include "athanor/comm/rank_messages.h"
+#include "athanor/device/thread_team.h"
+
+namespace athanor {
+namespace {
+
+int64_t nanoseconds(double seconds) {
+  return static_cast<int64_t>(seconds * 1e9);
+}
+
+// This process's command line.
+std::vector<std::string> own_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  std::string argument;
+  while (std::getline(file, argument, '\0')) arguments.push_back(argument);
+  if (arguments.empty()) throw_user_error("/proc/self/cmdline cannot be read", "is /proc there?");
+  return arguments;
+}
+
+std::string random_secret() {
+  const Secret secret = Secret::random();
+  std::string text;
+  for (const char byte : secret.bytes())
+    text += fmt::format("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+  return text;
+}
+
+// Where the tasks of a job find each other.
+std::string store_of_tasks(const CommunicationOptions& options, const Environment& environment,
+                           const JobPlace& place) {
+  std::string store = options.store.empty() ? store_in_environment(environment) : options.store;
+  if (store.empty())
+    throw_user_error(
+        fmt::format("{} has started {} tasks, and nothing says where they find each other", place.manager,
+                    place.tasks),
+        "set comm.store, or ATHANOR_STORE: HOST:PORT, where HOST is the host of the first task and "
+        "PORT is free there, or redis://HOST:PORT");
+  return store;
+}
+
+int ranks_of(const RunOptions& options) {
+  return static_cast<int>(options.mesh().ranks());
+}
+
+}  // namespace
+
+void set_ranks(RunConfiguration& run, int64_t ranks) {
+  const int64_t of_mesh = run.options.mesh().ranks();
+  if (of_mesh == ranks) return;
+  if (of_mesh == 1) return run.table.apply_setting(fmt::format("mesh.shard={}", ranks));
+  throw_user_error(
+      fmt::format("--ranks {}, but the mesh has {} ranks: the product of mesh.*", ranks, of_mesh),
+      "leave out --ranks, or change mesh.*");
+}
+
+bool starts_ranks(const RunOptions& options) {
+  const JobPlace place = recognise_place(process_environment(), ranks_of(options));
+  return place.kind != JobPlace::Kind::launched && ranks_of_task(place, ranks_of(options)) > 1;
+}
+
+void start_ranks(const RunOptions& options) {
+  const Environment environment = process_environment();
+  const JobPlace place = recognise_place(environment, ranks_of(options));
+  LaunchOptions launch_options;
+  launch_options.arguments = own_arguments();
+  launch_options.ranks = ranks_of(options);
+  launch_options.local_ranks = ranks_of_task(place, launch_options.ranks);
+  launch_options.first_rank = place.task * launch_options.local_ranks;
+  std::unique_ptr<StoreServer> server;
+  std::string store, secret;
+  if (place.kind == JobPlace::Kind::alone) {
+    secret = random_secret();
+    server = std::make_unique<StoreServer>(StoreServerOptions{.secret = Secret(secret)});
+    store = fmt::format("127.0.0.1:{}", server->port());
+  } else {
+    secret = secret_in_environment(environment).bytes();
+    store = store_of_tasks(options.communication, environment, place);
+    const StoreAddress address = parse_store_address(store);
+    if (place.task == 0 && !address.redis) server = serve_store(address, Secret(secret));
+  }
+  launch_options.variables = {{store_variable, store}, {secret_variable, secret}};
+  launch(launch_options);
+}
+
+JobRank join_ranks(RunOptions& options, const std::function<void()>& settle) {
+  const Environment environment = process_environment();
+  const JobPlace place = recognise_place(environment, ranks_of(options));
+  if (place.tasks == 1) {
+    settle();
+    return {};
+  }
+  const bool launched = place.kind == JobPlace::Kind::launched;
+  JobRank job = join_job({.mesh = options.mesh(),
+                          .rank = place.task,
+                          .local_rank = place.local_task,
+                          .local_ranks = std::max(1, place.local_tasks),
+                          .store = launched ? environment(store_variable).value_or("")
+                                            : store_of_tasks(options.communication, environment, place),
+                          .keeps_store = !launched && place.task == 0,
+                          .secret = secret_in_environment(environment),
+                          .listen = options.communication.listen,
+                          .start_timeout_ns = nanoseconds(options.communication.start_timeout_seconds),
+                          .collective_timeout_ns = nanoseconds(options.communication.timeout_seconds),
+                          .algorithm = options.communication.algorithm});
+  RankMessages messages(job.communicator.get());
+  try {
+    if (messages.is_first()) settle();
+  } catch (const Error& error) {
+    job.communicator->abort(error.message());
+    throw;
+  }
+  messages.broadcast(options.name);
+  std::array<int64_t, 1> resume = {options.resume ? 1 : 0};
+  messages.broadcast(std::span<int64_t>(resume));
+  options.resume = resume[0] != 0;
+  if (messages.is_first()) report_folder(environment, options.run_folder());
+  return job;
+}
+
+void share_cores(RunOptions& options, const JobRank& job) {
+  if (options.threads > 0 || job.ranks == 1) return;
+  const int cores = available_cores();
+  // A manager that gives each of its tasks cores of its own has shared them already.
+  const bool bound = process_environment()(rank_variable) == std::nullopt &&
+                     cores < static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  options.threads = bound ? cores : std::max(1, cores / job.local_ranks);
+}
+
+}  // namespace athanor
