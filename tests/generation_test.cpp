@@ -197,5 +197,44 @@ TEST_F(GenerationTest, EvaluatesSetsAndFiles) {
   EXPECT_NE(run({"evaluate", "runs/demo"}).output.find("bits per byte"), std::string::npos);
 }
 
+// Ranks divide the prompts, or the model: each prompt's text is the one it would have alone.
+TEST_F(GenerationTest, RanksWriteTheSameTexts) {
+  const std::vector<std::string> prompts = {"--prompt", "In the",   "--prompt", "line",  "--prompt",
+                                            "word",     "--prompt", "",         "--json"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), prompts.begin(), prompts.end());
+    return generate(more);
+  };
+  const ProgramResult one = with({});
+  ASSERT_EQ(lines_of(one.output).size(), 4U) << one.errors;
+  for (const char* ranks : {"2", "3"}) {
+    const ProgramResult many = with({"--ranks", ranks, "--threads", "1"});
+    EXPECT_EQ(many.exit_code, 0) << many.errors;
+    EXPECT_EQ(many.output, one.output);
+  }
+  const ProgramResult shared = with({"--ranks", "2", "--tensor", "2", "--temperature", "0"});
+  EXPECT_EQ(shared.exit_code, 0) << shared.errors;
+  EXPECT_EQ(shared.output, with({"--temperature", "0"}).output);
+  expect_refused({"generate", "runs/demo", "--prompt", "a", "--ranks", "4", "--tensor", "2"},
+                 "--ranks 4 with --tensor 2");
+  expect_refused({"evaluate", "runs/demo", "--ranks", "4", "--tensor", "3"},
+                 "--tensor 3 does not divide --ranks 4");
+}
+
+TEST_F(GenerationTest, RanksShareAnEvaluation) {
+  const auto evaluate = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"evaluate", "runs/demo", "--data", "held_out.txt", "--json"});
+    return run(more);
+  };
+  const Json one = Json::parse(evaluate({}).output);
+  for (const char* tensor : {"1", "2"}) {
+    const ProgramResult many = evaluate({"--ranks", "2", "--tensor", tensor});
+    ASSERT_EQ(many.exit_code, 0) << many.errors;
+    const Json scores = Json::parse(many.output);  // one line, of one rank
+    EXPECT_EQ(scores["tokens"], one["tokens"]);
+    EXPECT_NEAR(scores["loss"].get<double>(), one["loss"].get<double>(), 1e-5);
+  }
+}
+
 }  // namespace
 }  // namespace athanor

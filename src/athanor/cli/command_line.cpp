@@ -184,9 +184,18 @@ class CommandLine {
         ->type_name("FILE");
     command->add_flag("--no-average", arguments.no_average,
                       "not the averaged weights, where the run has them (optimizer.average_decay)");
-    command->add_option("--threads", arguments.threads, "0: all cores")
+    command->add_option("--threads", arguments.threads, "of each rank; 0: all cores, shared")
         ->type_name("N")
         ->check(CLI::Range(0, 4096));
+    command->add_option("--ranks", arguments.ranks, "processes that share the work (1)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1 << 20));
+    command
+        ->add_option(
+            "--tensor", arguments.tensor,
+            "ranks that share a model which is too large for one: each has a part of every layer (1)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1 << 12));
   }
 
   void add_generate() {

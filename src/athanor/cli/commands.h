@@ -53,7 +53,9 @@ struct InferenceArguments {
   std::string model;      // see open_model_source; empty: the latest run in runs/
   std::string precision;  // empty: fp32, or the 16-bit type that the weights are kept in
   std::string tokenizer;  // see open_tokenizer; empty: the one kept with the model
-  int threads = 0;        // 0: all cores
+  int threads = 0;        // of each rank; 0: all cores
+  int64_t ranks = 1;      // that share the work
+  int64_t tensor = 1;     // of them share a model
   bool no_average = false;
 };
 

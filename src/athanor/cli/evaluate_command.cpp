@@ -9,6 +9,7 @@
 #include "athanor/base/error.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/inference.h"
+#include "athanor/cli/inference_ranks.h"
 #include "athanor/data/open_source.h"
 #include "athanor/observe/format.h"
 #include "athanor/train/data_sets.h"
@@ -116,12 +117,13 @@ class Progress {
   int64_t shown_ = -1;
 };
 
-}  // namespace
-
-void evaluate_command(const EvaluateArguments& arguments) {
-  const ClosedPipesIgnored pipes;
+void evaluate_sets(const EvaluateArguments& arguments, const InferenceRanks& ranks) {
+  RankMessages& messages = *ranks.messages;
   const Inference inference = open_inference(arguments.inference);
+  // Rank 0 first: it makes the token files of texts that the others then find.
+  if (!messages.is_first()) messages.wait_for_all();
   const std::vector<Set> sets = sets_of(arguments, inference);
+  if (messages.is_first()) messages.wait_for_all();
   EngineOptions options = inference.engine_options();
   constexpr int64_t usual_length = 1024;
   options.sequence_length = arguments.sequence > 0 ? arguments.sequence
@@ -138,6 +140,7 @@ void evaluate_command(const EvaluateArguments& arguments) {
         "a window moves on by no more than its length, or tokens would be left out");
   }
   options.validation_micro_batch = arguments.batch;
+  ranks.apply(options);
   const auto engine = load_engine(inference, options);
   for (const Set& set : sets) {
     EvaluateOptions evaluation{
@@ -148,15 +151,25 @@ void evaluate_command(const EvaluateArguments& arguments) {
     }
     Progress progress;
     const Scores scores =
-        evaluate(*engine, *set.tokens, evaluation, inference.tokenizer.get(), std::ref(progress));
+        evaluate(*engine, *set.tokens, evaluation, inference.tokenizer.get(),
+                 messages.is_first() ? std::function<bool(int64_t, int64_t)>(std::ref(progress)) : nullptr);
     progress.clear();
     if (scores.tokens == 0) {
       throw_user_error(
           fmt::format("no token of {} is marked as learned: there is nothing to score", set.name),
           "give data with text, or with answers, that the model is to predict");
     }
-    write_output(arguments.json ? json_line(set.name, scores) : text_line(set.name, scores));
+    if (messages.is_first())
+      write_output(arguments.json ? json_line(set.name, scores) : text_line(set.name, scores));
   }
+}
+
+}  // namespace
+
+void evaluate_command(const EvaluateArguments& arguments) {
+  const ClosedPipesIgnored pipes;
+  const std::optional<InferenceRanks> ranks = join_inference(arguments.inference);
+  if (ranks) abort_with_error(*ranks->messages, [&] { evaluate_sets(arguments, *ranks); });
 }
 
 }  // namespace athanor

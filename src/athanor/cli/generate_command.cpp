@@ -10,6 +10,7 @@
 #include "athanor/base/json_depth.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/inference.h"
+#include "athanor/cli/inference_ranks.h"
 #include "athanor/observe/format.h"
 #include "athanor/train/generate.h"
 #include "athanor/train/interrupt.h"
@@ -117,25 +118,63 @@ class Generator {
     return static_cast<int64_t>(longest);
   }
 
-  GenerateReport run(Engine& engine) {
+  // Ranks with a model each divide the prompts; those that share one all write them. Rank 0 shows.
+  GenerateReport run(Engine& engine, RankMessages& messages, bool divides) {
+    shows_ = messages.is_first();
+    const auto step = static_cast<size_t>(divides ? messages.ranks() : 1);
+    std::vector<size_t> own;
+    std::vector<std::vector<int32_t>> ids;
+    for (size_t prompt = divides ? static_cast<size_t>(messages.rank()) : 0; prompt < ids_.size();
+         prompt += step) {
+      own.push_back(prompt);
+      ids.push_back(ids_[prompt]);
+    }
     if (streams_) show(prompts_.front());
     const GenerateReport report =
-        generate(engine, ids_,
+        generate(engine, ids,
                  {.length = arguments_.max_tokens,
                   .vocabulary = inference_.tokenizer->vocabulary_size(),
                   .sampling = {.temperature = arguments_.temperature,
                                .top_k = arguments_.top_k,
                                .top_p = arguments_.top_p,
                                .seed = static_cast<uint64_t>(arguments_.seed)}},
-                 [this](size_t prompt, int32_t token) { return add(prompt, token); });
-    for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+                 [&](size_t prompt, int32_t token) { return add(own[prompt], token); });
+    for (const size_t prompt : own) {
       if (!continuations_[prompt].ended) end(prompt);
     }
-    if (streams_) write_output("\n");
+    if (divides) exchange(messages, own);
+    if (streams_ && shows_) write_output("\n");
     return report;
   }
 
  private:
+  // Rank 0 gets what the others have written.
+  void exchange(RankMessages& messages, const std::vector<size_t>& own) {
+    if (!messages.is_first()) {
+      nlohmann::json texts = nlohmann::json::array();
+      for (const size_t prompt : own) {
+        const Continuation& one = continuations_[prompt];
+        texts.push_back(
+            {prompt, nlohmann::json::binary({one.text.begin(), one.text.end()}), one.tokens, one.reason});
+      }
+      const std::vector<uint8_t> bytes = nlohmann::json::to_cbor(texts);
+      return messages.send(0, std::as_bytes(std::span(bytes)));
+    }
+    for (int rank = 1; rank < messages.ranks(); ++rank) {
+      std::vector<std::byte> bytes;
+      messages.receive(rank, bytes);
+      for (const auto& text : nlohmann::json::from_cbor(bytes)) {
+        Continuation& one = continuations_.at(text[0].get<size_t>());
+        const auto& written = text[1].get_binary();
+        one.text.assign(written.begin(), written.end());
+        one.tokens = text[2];
+        one.reason = text[3];
+        one.ended = true;
+      }
+    }
+    write_ended();
+  }
+
   bool add(size_t prompt, int32_t token) {
     Continuation& one = continuations_[prompt];
     ++one.tokens;
@@ -167,7 +206,13 @@ class Generator {
       if (!one.stop.ended()) one.text += one.stop.finish();
     }
     one.ended = true;
-    for (; written_ < prompts_.size() && continuations_[written_].ended; ++written_) write(written_);
+    write_ended();
+  }
+
+  void write_ended() {
+    for (; written_ < prompts_.size() && continuations_[written_].ended; ++written_) {
+      if (shows_) write(written_);
+    }
   }
 
   void write(size_t prompt) {
@@ -186,8 +231,8 @@ class Generator {
   }
 
   // Control characters could do anything to a terminal.
-  static void show(const std::string& text) {
-    if (text.empty()) return;
+  void show(const std::string& text) const {
+    if (text.empty() || !shows_) return;
     write_output(isatty(STDOUT_FILENO) == 1 ? printable_lines(text) : text);
   }
 
@@ -196,17 +241,34 @@ class Generator {
   std::vector<std::string> prompts_;
   std::vector<std::vector<int32_t>> ids_;
   std::vector<Continuation> continuations_;
-  bool streams_ = false;
+  bool streams_ = false, shows_ = true;
   size_t written_ = 0;
 };
 
-}  // namespace
+// Those of rank 0, which has the standard input.
+std::vector<std::string> agreed_prompts(const GenerateArguments& arguments, RankMessages& messages) {
+  nlohmann::json prompts = nlohmann::json::array();
+  if (messages.is_first()) {
+    for (const std::string& prompt : prompts_of(arguments))
+      prompts.push_back(nlohmann::json::binary({prompt.begin(), prompt.end()}));
+  }
+  const std::vector<uint8_t> cbor = nlohmann::json::to_cbor(prompts);
+  const auto bytes = std::as_bytes(std::span(cbor));
+  std::vector<std::byte> message(bytes.begin(), bytes.end());
+  messages.broadcast(message);
+  std::vector<std::string> all;
+  for (const auto& prompt : nlohmann::json::from_cbor(message)) {
+    const auto& text = prompt.get_binary();
+    all.emplace_back(text.begin(), text.end());
+  }
+  return all;
+}
 
-void generate_command(const GenerateArguments& arguments) {
-  const ClosedPipesIgnored pipes;
+void generate_texts(const GenerateArguments& arguments, const InferenceRanks& ranks) {
+  RankMessages& messages = *ranks.messages;
   Inference inference = open_inference(arguments.inference);
   require_tokenizer(inference);
-  Generator generator(arguments, inference, prompts_of(arguments));
+  Generator generator(arguments, inference, agreed_prompts(arguments, messages));
   // No larger than the texts can get.
   int64_t context = context_limit(inference.model, inference.trained_length);
   if (arguments.context > context) {
@@ -216,14 +278,33 @@ void generate_command(const GenerateArguments& arguments) {
   if (arguments.context > 0) context = arguments.context;
   context = std::min(context, std::max<int64_t>(1, generator.longest_prompt()) + arguments.max_tokens);
   EngineOptions options = inference.engine_options();
+  options.threads = ranks.threads;
   options.generation =
       GenerationShape::of(std::min(arguments.batch, static_cast<int64_t>(generator.prompt_count())), context);
+  const bool divides = arguments.inference.tensor == 1;
+  if (!divides) ranks.apply(options);
   const auto engine = load_engine(inference, options);
-  const GenerateReport report = generator.run(*engine);
+  const GenerateReport report = generator.run(*engine, messages, divides && messages.ranks() > 1);
+  if (!messages.is_first()) return;
   fmt::print(stderr, "{} tokens in {} ({}), after {} of prompt in {}\n", report.tokens,
              format_seconds(report.seconds),
              format_rate(report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0),
              report.prompt_tokens, format_seconds(report.prompt_seconds));
+}
+
+}  // namespace
+
+void generate_command(const GenerateArguments& arguments) {
+  const ClosedPipesIgnored pipes;
+  if (arguments.inference.tensor > 1 && arguments.inference.ranks != arguments.inference.tensor) {
+    throw_user_error(
+        fmt::format("--ranks {} with --tensor {}: prompts are divided among ranks with a whole "
+                    "model each, or all ranks share one",
+                    arguments.inference.ranks, arguments.inference.tensor),
+        fmt::format("give --ranks {0} --tensor {0}, or leave out --tensor", arguments.inference.ranks));
+  }
+  const std::optional<InferenceRanks> ranks = join_inference(arguments.inference);
+  if (ranks) abort_with_error(*ranks->messages, [&] { generate_texts(arguments, *ranks); });
 }
 
 }  // namespace athanor

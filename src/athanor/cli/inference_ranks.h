@@ -1,0 +1,42 @@
+// Generation and evaluation on several ranks: how these commands become a job, and what each rank does.
+//
+// Called by generate_command.cpp and evaluate_command.cpp. Thread safety: one thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "athanor/base/error.h"
+#include "athanor/cli/commands.h"
+#include "athanor/cli/rank_job.h"
+#include "athanor/comm/rank_messages.h"
+#include "athanor/train/engine.h"
+
+namespace athanor {
+
+struct InferenceRanks {
+  JobRank job;
+  std::unique_ptr<RankMessages> messages;
+  LayoutOptions layout;
+  int threads = 0;
+
+  // An engine of the whole mesh, which cuts batches and weights.
+  void apply(EngineOptions& options) const;
+};
+
+// Joins the job, or starts it: then nothing is returned, and all is done. User error for ranks that --tensor
+// does not divide.
+std::optional<InferenceRanks> join_inference(const InferenceArguments& arguments);
+
+// Runs `work`; what it throws ends the other ranks too.
+template <class Work>
+void abort_with_error(RankMessages& messages, const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    messages.abort(error.message());
+    throw;
+  }
+}
+
+}  // namespace athanor
