@@ -83,7 +83,7 @@ struct AttentionForward {
   AttentionOptions options;
   AttentionTokens query_tokens, key_tokens;
   ConstRows q, k, v;
-  ConstRows out_before, logsumexp_before;  // of earlier parts (logsumexp fp32), or both absent
+  ConstRows out_before = {}, logsumexp_before = {};  // of earlier parts (logsumexp fp32), or both absent
   Rows out;
   Rows logsumexp;  // fp32
 };
@@ -94,7 +94,7 @@ struct AttentionBackward {
   AttentionTokens query_tokens, key_tokens;
   ConstRows q, k, v, out, dout;
   ConstRows logsumexp;                        // as forward wrote it
-  ConstRows dq_before, dk_before, dv_before;  // of earlier parts, each absent where there is none
+  ConstRows dq_before = {}, dk_before = {}, dv_before = {};  // of earlier parts, each absent where there is none
   Rows dq, dk, dv;                            // overwritten
 };
 
