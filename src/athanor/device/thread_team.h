@@ -26,9 +26,9 @@ class ThreadTeam {
   int size() const;
 
   // Calls body(tile, thread) once for each tile in [0, tiles), on any thread in any order, thread in
-  // [0, size()). A thread takes tiles one by one, first those of its own range of neighbours, then what others
-  // have left. Returns when all are done. The first exception a tile throws is rethrown here after the tiles
-  // under way have ended; tiles that have not begun by then are left out.
+  // [0, size()). A thread takes tiles one by one, first those of its own range of neighbours, then what
+  // others have left. Returns when all are done. The first exception a tile throws is rethrown here after the
+  // tiles under way have ended; tiles that have not begun by then are left out.
   template <class Body>
   void parallel_for(int64_t tiles, Body&& body) {
     using Plain = std::remove_reference_t<Body>;

@@ -50,7 +50,8 @@ struct ModelShape {
   ModelPurpose purpose = ModelPurpose::train;
   int64_t samples = 1, tokens = 1;
   CacheShape cache = {};  // generate
-  int64_t filled_up = 0;  // this many tokens at most, behind the others and with positions from 0 of their own
+  int64_t filled_up =
+      0;  // this many tokens at most, behind the others and with positions from 0 of their own
 };
 
 Model build_model(const ModelConfig& config, const ModelShape& shape);

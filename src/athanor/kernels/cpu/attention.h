@@ -93,9 +93,10 @@ struct AttentionBackward {
   AttentionOptions options;
   AttentionTokens query_tokens, key_tokens;
   ConstRows q, k, v, out, dout;
-  ConstRows logsumexp;                        // as forward wrote it
-  ConstRows dq_before = {}, dk_before = {}, dv_before = {};  // of earlier parts, each absent where there is none
-  Rows dq, dk, dv;                            // overwritten
+  ConstRows logsumexp;  // as forward wrote it
+  ConstRows dq_before = {}, dk_before = {},
+            dv_before = {};  // of earlier parts, each absent where there is none
+  Rows dq, dk, dv;           // overwritten
 };
 
 enum class AttentionDirection : uint8_t { forward, backward };
