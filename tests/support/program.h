@@ -34,6 +34,7 @@ class BackgroundProgram {
   BackgroundProgram(const BackgroundProgram&) = delete;
   BackgroundProgram& operator=(const BackgroundProgram&) = delete;
 
+  pid_t process() const { return child_; }
   void send(int signal) const;
   // Waits until `condition` holds; false if the program ended or `seconds` passed before.
   bool wait_until(const std::function<bool()>& condition, double seconds = 60);

@@ -1,0 +1,93 @@
+#include "athanor/cluster/job_place.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "athanor/base/error.h"
+
+namespace athanor {
+namespace {
+
+Environment of(std::map<std::string, std::string> variables) {
+  return [variables = std::move(variables)](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+TEST(JobPlace, IsAloneWithoutAManager) {
+  EXPECT_EQ(recognise_place(of({}), 8).kind, JobPlace::Kind::alone);
+  // A batch script is no task, and neither is a job of one.
+  EXPECT_EQ(recognise_place(of({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "7"}}), 8).kind,
+            JobPlace::Kind::alone);
+  EXPECT_EQ(recognise_place(of({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}), 8).kind,
+            JobPlace::Kind::alone);
+}
+
+TEST(JobPlace, IsReadFromEachManager) {
+  const JobPlace slurm = recognise_place(of({{"SLURM_PROCID", "9"},
+                                             {"SLURM_STEP_NUM_TASKS", "12"},
+                                             {"SLURM_LOCALID", "1"},
+                                             {"SLURM_STEP_ID", "0"},
+                                             {"SLURM_NODEID", "2"},
+                                             {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3,1"}}),
+                                         24);
+  EXPECT_EQ(slurm.kind, JobPlace::Kind::task);
+  EXPECT_EQ(slurm.manager, "Slurm");
+  EXPECT_EQ(slurm.task, 9);
+  EXPECT_EQ(slurm.tasks, 12);
+  EXPECT_EQ(slurm.local_tasks, 3);
+  EXPECT_EQ(ranks_of_task(slurm, 24), 2);
+  EXPECT_THROW(ranks_of_task(slurm, 25), Error);
+
+  const JobPlace mpi = recognise_place(of({{"OMPI_COMM_WORLD_RANK", "3"},
+                                           {"OMPI_COMM_WORLD_SIZE", "4"},
+                                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
+                                       4);
+  EXPECT_EQ(mpi.task, 3);
+  EXPECT_EQ(mpi.local_tasks, 2);
+
+  const JobPlace pod = recognise_place(of({{"JOB_COMPLETION_INDEX", "2"}, {"ATHANOR_LOCAL_RANKS", "8"}}), 32);
+  EXPECT_EQ(pod.manager, "Kubernetes");
+  EXPECT_EQ(pod.tasks, 4);
+  EXPECT_EQ(ranks_of_task(pod, 32), 8);
+
+  const JobPlace launched = recognise_place(of({{"ATHANOR_RANK", "1"},
+                                                {"ATHANOR_RANKS", "2"},
+                                                {"ATHANOR_LOCAL_RANK", "1"},
+                                                {"ATHANOR_LOCAL_RANKS", "2"},
+                                                {"OMPI_COMM_WORLD_RANK", "0"},
+                                                {"OMPI_COMM_WORLD_SIZE", "1"}}),
+                                            2);
+  EXPECT_EQ(launched.kind, JobPlace::Kind::launched);
+  EXPECT_EQ(launched.task, 1);
+}
+
+TEST(JobPlace, RefusesWhatMakesNoSense) {
+  for (const auto& variables : std::vector<std::map<std::string, std::string>>{
+           {{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
+           {{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
+           {{"OMPI_COMM_WORLD_RANK", "1"}},
+           {{"JOB_COMPLETION_INDEX", "-1"}},
+           {{"ATHANOR_RANK", "0"},
+            {"ATHANOR_RANKS", "3"},
+            {"ATHANOR_LOCAL_RANK", "0"},
+            {"ATHANOR_LOCAL_RANKS", "3"}}})
+    EXPECT_THROW(recognise_place(of(variables), 4), Error);
+}
+
+TEST(JobPlace, FindsTheStoreOfASlurmStep) {
+  EXPECT_EQ(first_slurm_host("gpu[003-007,9],login"), "gpu003");
+  EXPECT_EQ(first_slurm_host("n[1,3].cluster,x"), "n1.cluster");
+  EXPECT_EQ(first_slurm_host("one,two"), "one");
+  EXPECT_EQ(first_slurm_host("bad["), "");
+  EXPECT_EQ(store_in_environment(of({{"SLURM_STEP_NODELIST", "a[1-2]"}, {"SLURM_JOB_ID", "12345"}})),
+            "a1:22345");
+  EXPECT_EQ(store_in_environment(of({{"ATHANOR_STORE", "h:1"}, {"SLURM_STEP_NODELIST", "a"}})), "h:1");
+  EXPECT_EQ(store_in_environment(of({})), "");
+}
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,128 @@
+// A job of several processes as a person starts it: the same losses as one process, one report when a rank
+// fails, nothing left behind.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "athanor/base/clock.h"
+#include "athanor/base/file_environment.h"
+#include "athanor/base/temporary_folder.h"
+#include "support/program.h"
+
+namespace athanor {
+namespace {
+
+class Launch : public testing::Test {
+ protected:
+  Launch() {
+    std::string text;
+    for (int line = 0; line < 300; ++line) text += fmt::format("Line {} and {}.\n", line, line * line);
+    write_file_atomically(system_files(), folder_.path("text.txt"), text);
+  }
+  std::vector<std::string> train(const std::string& name, const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {ATHANOR_PROGRAM, "train", "--config",
+                                          ATHANOR_SOURCE_DIR "/configs/runs/tiny.toml"};
+    for (const std::string& setting :
+         {"run.name=" + name, std::string("data.train=text.txt"), std::string("run.measure_peak=false"),
+          std::string("sample.length=0"), std::string("validation.every=0"),
+          std::string("data.sequence_length=16"), std::string("train.micro_batch=1"),
+          std::string("train.batch=4"), std::string("train.threads=1"),
+          std::string("data.validation_fraction=0")})
+      arguments.insert(arguments.end(), {"--set", setting});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  std::vector<double> losses(const std::string& name) const {
+    std::ifstream file(folder_.path("runs/" + name + "/metrics.jsonl"));
+    std::vector<double> list;
+    for (std::string line; std::getline(file, line);)
+      list.push_back(nlohmann::json::parse(line).at("loss").get<double>());
+    return list;
+  }
+  bool has_steps(const std::string& name) const { return !losses(name).empty(); }
+  static std::vector<pid_t> children(pid_t process) {
+    std::ifstream file(fmt::format("/proc/{}/task/{}/children", process, process));
+    std::vector<pid_t> list;
+    for (pid_t child = 0; file >> child;) list.push_back(child);
+    return list;
+  }
+  static bool is_alive(pid_t process) { return kill(process, 0) == 0; }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Launch, RanksTrainAsOneProcessDoes) {
+  const auto run = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--set", "train.steps=5"};
+    all.insert(all.end(), more.begin(), more.end());
+    const ProgramResult result = run_and_wait(train(name, all), folder_.path());
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return losses(name);
+  };
+  const std::vector<double> one = run("one", {});
+  ASSERT_EQ(one.size(), 5U);
+  for (const auto& more : std::vector<std::vector<std::string>>{
+           {"--ranks", "2"},
+           {"--set", "mesh.tensor=2"},
+           {"--set", "mesh.shard=2", "--set", "mesh.replica=2", "--set", "mesh.zero=3"}}) {
+    const std::vector<double> many = run("many" + more.back().substr(0, 4), more);
+    ASSERT_EQ(many.size(), one.size());
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(many[i], one[i], 1e-5 * one[i]);
+  }
+}
+
+TEST_F(Launch, ARankThatIsKilledEndsAll) {
+  BackgroundProgram program(train("a", {"--ranks", "2", "--set", "train.steps=1G"}), folder_.path());
+  ASSERT_TRUE(program.wait_until([&] { return has_steps("a"); }));
+  const std::vector<pid_t> ranks = children(program.process());
+  ASSERT_EQ(ranks.size(), 2U);
+  kill(ranks[1], SIGKILL);
+  const ProgramResult result = program.wait(60);
+  EXPECT_EQ(result.exit_code, 4) << result.errors;
+  EXPECT_NE(result.errors.find("rank 1 of 2"), std::string::npos) << result.errors;
+  EXPECT_NE(result.errors.find("killed by signal 9"), std::string::npos) << result.errors;
+  for (const pid_t rank : ranks) EXPECT_FALSE(is_alive(rank));
+}
+
+TEST_F(Launch, RanksDoNotOutliveTheirLauncher) {
+  std::vector<pid_t> ranks;
+  {
+    BackgroundProgram program(train("a", {"--ranks", "2", "--set", "train.steps=1G"}), folder_.path());
+    ASSERT_TRUE(program.wait_until([&] { return has_steps("a"); }));
+    ranks = children(program.process());
+    program.send(SIGKILL);
+    EXPECT_EQ(program.wait(60).signal, SIGKILL);
+  }
+  ASSERT_EQ(ranks.size(), 2U);
+  const int64_t until = monotonic_ns() + 60'000'000'000;
+  const auto any_alive = [&] { return std::ranges::any_of(ranks, is_alive); };
+  while (any_alive() && monotonic_ns() < until) usleep(10'000);
+  EXPECT_FALSE(any_alive());
+}
+
+TEST_F(Launch, TermSavesOnceAndAllRanksEnd) {
+  BackgroundProgram program(train("a", {"--ranks", "2", "--set", "train.steps=1G"}), folder_.path());
+  ASSERT_TRUE(program.wait_until([&] { return has_steps("a"); }));
+  program.send(SIGTERM);
+  const ProgramResult result = program.wait(60);
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_NE(result.output.find("goes on"), std::string::npos) << result.output;
+  EXPECT_TRUE(std::filesystem::exists(folder_.path("runs/a/checkpoints/latest")));
+}
+
+TEST_F(Launch, NumbersThatDoNotFitAreRefused) {
+  ProgramResult result = run_and_wait(train("a", {"--ranks", "3", "--set", "mesh.shard=2"}), folder_.path());
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.errors.find("--ranks 3, but the mesh has 2 ranks"), std::string::npos) << result.errors;
+  result = run_and_wait(train("a", {"--ranks", "3"}), folder_.path());
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.errors.find("is not a multiple of 3 samples"), std::string::npos) << result.errors;
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("runs")));
+}
+
+}  // namespace
+}  // namespace athanor
