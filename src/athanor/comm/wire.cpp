@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "athanor/base/crc32c.h"
+#include "athanor/base/little_endian.h"
 
 namespace athanor {
 namespace {
@@ -11,19 +12,6 @@ namespace {
 constexpr uint32_t magic = 0x31485441;  // "ATH1"
 constexpr std::string_view greeting = "ATHANOR1";
 constexpr size_t nonce_at = 8, hello_nonce_at = 24, hello_proof_at = 56;
-
-template <class Number>
-void put(std::span<std::byte> bytes, size_t at, Number number) {
-  for (size_t i = 0; i < sizeof(Number); ++i)
-    bytes[at + i] = static_cast<std::byte>(static_cast<uint64_t>(number) >> (8 * i));
-}
-
-template <class Number>
-Number get(std::span<const std::byte> bytes, size_t at) {
-  uint64_t number = 0;
-  for (size_t i = 0; i < sizeof(Number); ++i) number |= static_cast<uint64_t>(bytes[at + i]) << (8 * i);
-  return static_cast<Number>(number);
-}
 
 Secret::Proof prove(const Secret& secret, std::string_view what, const Challenge& challenge,
                     const Hello& hello) {
@@ -34,39 +22,40 @@ Secret::Proof prove(const Secret& secret, std::string_view what, const Challenge
 
 FrameHeader encode_frame(const Frame& frame) {
   FrameHeader bytes{};
-  put(bytes, 0, magic);
-  put(bytes, 4, static_cast<uint32_t>(frame.type));
-  put(bytes, 8, frame.payload_bytes);
-  put(bytes, 12, frame.payload_checksum);
-  put(bytes, 16, frame.message.group);
-  put(bytes, 20, frame.message.signature);
-  put(bytes, 24, frame.message.sequence);
-  put(bytes, 32, frame.message.kind);
-  put(bytes, 36, frame.message.index);
-  put(bytes, 40, frame.message.bytes);
-  put(bytes, 48, frame.number);
-  put(bytes, 60, crc32c(std::span(bytes).first(60)));
+  put_little_endian(bytes, 0, magic);
+  put_little_endian(bytes, 4, static_cast<uint32_t>(frame.type));
+  put_little_endian(bytes, 8, frame.payload_bytes);
+  put_little_endian(bytes, 12, frame.payload_checksum);
+  put_little_endian(bytes, 16, frame.message.group);
+  put_little_endian(bytes, 20, frame.message.signature);
+  put_little_endian(bytes, 24, frame.message.sequence);
+  put_little_endian(bytes, 32, frame.message.kind);
+  put_little_endian(bytes, 36, frame.message.index);
+  put_little_endian(bytes, 40, frame.message.bytes);
+  put_little_endian(bytes, 48, frame.number);
+  put_little_endian(bytes, 60, crc32c(std::span(bytes).first(60)));
   return bytes;
 }
 
 std::optional<Frame> decode_frame(const FrameHeader& bytes) {
-  if (get<uint32_t>(bytes, 0) != magic || get<uint32_t>(bytes, 60) != crc32c(std::span(bytes).first(60)) ||
-      get<uint32_t>(bytes, 56) != 0)
+  if (little_endian_at<uint32_t>(bytes, 0) != magic ||
+      little_endian_at<uint32_t>(bytes, 60) != crc32c(std::span(bytes).first(60)) ||
+      little_endian_at<uint32_t>(bytes, 56) != 0)
     return std::nullopt;
-  const auto type = get<uint32_t>(bytes, 4);
+  const auto type = little_endian_at<uint32_t>(bytes, 4);
   if (type < static_cast<uint32_t>(FrameType::data) || type > static_cast<uint32_t>(FrameType::goodbye))
     return std::nullopt;
   Frame frame;
   frame.type = static_cast<FrameType>(type);
-  frame.payload_bytes = get<uint32_t>(bytes, 8);
-  frame.payload_checksum = get<uint32_t>(bytes, 12);
-  frame.message.group = get<int32_t>(bytes, 16);
-  frame.message.signature = get<uint32_t>(bytes, 20);
-  frame.message.sequence = get<uint64_t>(bytes, 24);
-  frame.message.kind = get<uint32_t>(bytes, 32);
-  frame.message.index = get<uint32_t>(bytes, 36);
-  frame.message.bytes = get<uint64_t>(bytes, 40);
-  frame.number = get<uint64_t>(bytes, 48);
+  frame.payload_bytes = little_endian_at<uint32_t>(bytes, 8);
+  frame.payload_checksum = little_endian_at<uint32_t>(bytes, 12);
+  frame.message.group = little_endian_at<int32_t>(bytes, 16);
+  frame.message.signature = little_endian_at<uint32_t>(bytes, 20);
+  frame.message.sequence = little_endian_at<uint64_t>(bytes, 24);
+  frame.message.kind = little_endian_at<uint32_t>(bytes, 32);
+  frame.message.index = little_endian_at<uint32_t>(bytes, 36);
+  frame.message.bytes = little_endian_at<uint64_t>(bytes, 40);
+  frame.number = little_endian_at<uint64_t>(bytes, 48);
   const bool data = frame.type == FrameType::data;
   if (frame.payload_bytes > (data ? Frame::most_data : Frame::most_control)) return std::nullopt;
   if (data && (frame.payload_bytes == 0 || frame.payload_bytes > frame.message.bytes)) return std::nullopt;
@@ -76,16 +65,16 @@ std::optional<Frame> decode_frame(const FrameHeader& bytes) {
 std::string encode_status(const RankStatus& status) {
   std::string bytes(32, '\0');
   const auto writable = [&] { return std::as_writable_bytes(std::span(bytes)); };
-  put(writable(), 0, status.begun);
-  put(writable(), 8, status.completed);
-  put(writable(), 16, static_cast<uint64_t>(status.last.size()));
-  put(writable(), 24, static_cast<uint64_t>(status.phase.size()));
+  put_little_endian(writable(), 0, status.begun);
+  put_little_endian(writable(), 8, status.completed);
+  put_little_endian(writable(), 16, static_cast<uint64_t>(status.last.size()));
+  put_little_endian(writable(), 24, static_cast<uint64_t>(status.phase.size()));
   for (const IssuedCollective& collective : status.last) {
     const size_t at = bytes.size();
     bytes.resize(at + 16);
-    put(writable(), at, collective.group);
-    put(writable(), at + 4, static_cast<uint32_t>(collective.kind));
-    put(writable(), at + 8, collective.sequence);
+    put_little_endian(writable(), at, collective.group);
+    put_little_endian(writable(), at + 4, static_cast<uint32_t>(collective.kind));
+    put_little_endian(writable(), at + 8, collective.sequence);
   }
   return bytes + status.phase + status.failure;
 }
@@ -94,18 +83,19 @@ std::optional<RankStatus> decode_status(std::string_view text) {
   if (text.size() < 32 || text.size() > Frame::most_control) return std::nullopt;
   const auto bytes = bytes_of(text);
   RankStatus status;
-  status.begun = get<uint64_t>(bytes, 0);
-  status.completed = get<uint64_t>(bytes, 8);
-  const auto collectives = get<uint64_t>(bytes, 16), phase = get<uint64_t>(bytes, 24);
+  status.begun = little_endian_at<uint64_t>(bytes, 0);
+  status.completed = little_endian_at<uint64_t>(bytes, 8);
+  const auto collectives = little_endian_at<uint64_t>(bytes, 16),
+             phase = little_endian_at<uint64_t>(bytes, 24);
   if (collectives > RankBoard::history || phase > RankBoard::phase_bytes ||
       32 + collectives * 16 + phase > text.size())
     return std::nullopt;
   for (uint64_t i = 0; i < collectives; ++i) {
     const size_t at = 32 + i * 16;
-    const auto kind = get<uint32_t>(bytes, at + 4);
+    const auto kind = little_endian_at<uint32_t>(bytes, at + 4);
     if (kind >= collective_kind_count) return std::nullopt;
-    status.last.push_back(
-        {get<int32_t>(bytes, at), static_cast<CollectiveKind>(kind), get<uint64_t>(bytes, at + 8)});
+    status.last.push_back({little_endian_at<int32_t>(bytes, at), static_cast<CollectiveKind>(kind),
+                           little_endian_at<uint64_t>(bytes, at + 8)});
   }
   status.phase = text.substr(32 + collectives * 16, phase);
   status.failure = text.substr(32 + collectives * 16 + phase);
@@ -124,9 +114,9 @@ std::optional<Hello> answer_challenge(const Secret& secret, const Challenge& cha
   if (!std::ranges::equal(std::span(challenge).first(nonce_at), bytes_of(greeting))) return std::nullopt;
   Hello hello{};
   std::ranges::copy(bytes_of(greeting), hello.begin());
-  put(hello, 8, introduction.from);
-  put(hello, 12, introduction.to);
-  put(hello, 16, introduction.generation);
+  put_little_endian(hello, 8, introduction.from);
+  put_little_endian(hello, 12, introduction.to);
+  put_little_endian(hello, 16, introduction.generation);
   std::ranges::copy(nonce, hello.begin() + hello_nonce_at);
   std::ranges::copy(prove(secret, "athanor hello 1", challenge, hello), hello.begin() + hello_proof_at);
   return hello;
@@ -137,7 +127,8 @@ std::optional<Introduction> check_hello(const Secret& secret, const Challenge& c
   Secret::Proof proof{};
   std::copy_n(hello.begin() + hello_proof_at, proof.size(), proof.begin());
   if (!equal_proofs(proof, prove(secret, "athanor hello 1", challenge, hello))) return std::nullopt;
-  return Introduction{get<int32_t>(hello, 8), get<int32_t>(hello, 12), get<uint64_t>(hello, 16)};
+  return Introduction{little_endian_at<int32_t>(hello, 8), little_endian_at<int32_t>(hello, 12),
+                      little_endian_at<uint64_t>(hello, 16)};
 }
 
 Welcome make_welcome(const Secret& secret, const Challenge& challenge, const Hello& hello) {

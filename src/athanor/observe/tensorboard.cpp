@@ -10,6 +10,7 @@
 
 #include "athanor/base/crc32c.h"
 #include "athanor/base/error.h"
+#include "athanor/base/little_endian.h"
 #include "athanor/observe/format.h"
 
 namespace athanor {
@@ -19,11 +20,6 @@ namespace {
 // ---- protobuf: a field is a key (number and kind of encoding) and its value ----
 
 enum class Wire : uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
-
-template <typename Integer>
-void append_little_endian(std::string& out, Integer value) {
-  for (size_t i = 0; i < sizeof(Integer); ++i) out += static_cast<char>((value >> (8 * i)) & 0xff);
-}
 
 void append_varint(std::string& out, uint64_t value) {
   while (value >= 0x80) {

@@ -4,25 +4,12 @@
 
 #include "athanor/base/crc32c.h"
 #include "athanor/base/error.h"
+#include "athanor/base/little_endian.h"
 
 namespace athanor {
 namespace {
 
 constexpr uint32_t request_magic = 0x31515441, reply_magic = 0x31525441;  // "ATQ1", "ATR1"
-
-template <class Number>
-void append(std::string& bytes, Number number) {
-  for (size_t i = 0; i < sizeof(Number); ++i)
-    bytes.push_back(static_cast<char>(static_cast<uint64_t>(number) >> (8 * i)));
-}
-
-template <class Number>
-Number get(std::string_view bytes, size_t at) {
-  uint64_t number = 0;
-  for (size_t i = 0; i < sizeof(Number); ++i)
-    number |= static_cast<uint64_t>(static_cast<uint8_t>(bytes[at + i])) << (8 * i);
-  return static_cast<Number>(number);
-}
 
 uint32_t checksum_of(std::string_view text) {
   return crc32c(bytes_of(text));
@@ -39,7 +26,7 @@ bool take(std::string_view& from, size_t count, std::string_view& to) {
 bool take(std::string_view& from, uint32_t& to) {
   std::string_view bytes;
   if (!take(from, sizeof to, bytes)) return false;
-  to = get<uint32_t>(bytes, 0);
+  to = little_endian_at<uint32_t>(bytes_of(bytes), 0);
   return true;
 }
 
@@ -49,32 +36,33 @@ std::string encode_request(const StoreRequest& request) {
   std::string bytes;
   const std::string payload = request.key + request.value;
   bytes.reserve(StoreRequestHeader::bytes + payload.size());
-  append(bytes, request_magic);
-  append(bytes, static_cast<uint32_t>(request.operation));
-  append(bytes, request.number);
-  append(bytes, request.amount);
-  append(bytes, static_cast<uint32_t>(request.key.size()));
-  append(bytes, static_cast<uint32_t>(request.value.size()));
-  append(bytes, checksum_of(payload));
-  append(bytes, checksum_of(bytes));
+  append_little_endian(bytes, request_magic);
+  append_little_endian(bytes, static_cast<uint32_t>(request.operation));
+  append_little_endian(bytes, request.number);
+  append_little_endian(bytes, request.amount);
+  append_little_endian(bytes, static_cast<uint32_t>(request.key.size()));
+  append_little_endian(bytes, static_cast<uint32_t>(request.value.size()));
+  append_little_endian(bytes, checksum_of(payload));
+  append_little_endian(bytes, checksum_of(bytes));
   return bytes + payload;
 }
 
 std::optional<StoreRequestHeader> decode_request_header(std::string_view bytes) {
-  if (bytes.size() != StoreRequestHeader::bytes || get<uint32_t>(bytes, 0) != request_magic ||
-      get<uint32_t>(bytes, 36) != checksum_of(bytes.substr(0, 36)))
+  if (bytes.size() != StoreRequestHeader::bytes ||
+      little_endian_at<uint32_t>(bytes_of(bytes), 0) != request_magic ||
+      little_endian_at<uint32_t>(bytes_of(bytes), 36) != checksum_of(bytes.substr(0, 36)))
     return std::nullopt;
-  const auto operation = get<uint32_t>(bytes, 4);
+  const auto operation = little_endian_at<uint32_t>(bytes_of(bytes), 4);
   if (operation < static_cast<uint32_t>(StoreOperation::set) ||
       operation > static_cast<uint32_t>(StoreOperation::gather))
     return std::nullopt;
   StoreRequestHeader header;
   header.operation = static_cast<StoreOperation>(operation);
-  header.number = get<uint64_t>(bytes, 8);
-  header.amount = get<int64_t>(bytes, 16);
-  header.key_bytes = get<uint32_t>(bytes, 24);
-  header.value_bytes = get<uint32_t>(bytes, 28);
-  header.checksum = get<uint32_t>(bytes, 32);
+  header.number = little_endian_at<uint64_t>(bytes_of(bytes), 8);
+  header.amount = little_endian_at<int64_t>(bytes_of(bytes), 16);
+  header.key_bytes = little_endian_at<uint32_t>(bytes_of(bytes), 24);
+  header.value_bytes = little_endian_at<uint32_t>(bytes_of(bytes), 28);
+  header.checksum = little_endian_at<uint32_t>(bytes_of(bytes), 32);
   if (header.key_bytes > StoreRequestHeader::most_key || header.value_bytes > StoreRequestHeader::most_value)
     return std::nullopt;
   return header;
@@ -93,24 +81,26 @@ std::optional<StoreRequest> decode_request(const StoreRequestHeader& header, std
 
 std::string encode_reply_header(const StoreReplyHeader& header) {
   std::string bytes;
-  append(bytes, reply_magic);
-  append(bytes, static_cast<uint32_t>(header.status));
-  append(bytes, header.number);
-  append(bytes, header.pieces);
-  append(bytes, checksum_of(bytes));
+  append_little_endian(bytes, reply_magic);
+  append_little_endian(bytes, static_cast<uint32_t>(header.status));
+  append_little_endian(bytes, header.number);
+  append_little_endian(bytes, header.pieces);
+  append_little_endian(bytes, checksum_of(bytes));
   return bytes;
 }
 
 std::optional<StoreReplyHeader> decode_reply_header(std::string_view bytes) {
-  if (bytes.size() != StoreReplyHeader::bytes || get<uint32_t>(bytes, 0) != reply_magic ||
-      get<uint32_t>(bytes, 20) != checksum_of(bytes.substr(0, 20)))
+  if (bytes.size() != StoreReplyHeader::bytes ||
+      little_endian_at<uint32_t>(bytes_of(bytes), 0) != reply_magic ||
+      little_endian_at<uint32_t>(bytes_of(bytes), 20) != checksum_of(bytes.substr(0, 20)))
     return std::nullopt;
-  const auto status = get<uint32_t>(bytes, 4);
+  const auto status = little_endian_at<uint32_t>(bytes_of(bytes), 4);
   if (status < static_cast<uint32_t>(StoreStatus::value) ||
       status > static_cast<uint32_t>(StoreStatus::refused))
     return std::nullopt;
-  const StoreReplyHeader header{static_cast<StoreStatus>(status), get<uint64_t>(bytes, 8),
-                                get<uint32_t>(bytes, 16)};
+  const StoreReplyHeader header{static_cast<StoreStatus>(status),
+                                little_endian_at<uint64_t>(bytes_of(bytes), 8),
+                                little_endian_at<uint32_t>(bytes_of(bytes), 16)};
   if (header.pieces > StoreReplyHeader::most_pieces) return std::nullopt;
   return header;
 }
@@ -118,32 +108,33 @@ std::optional<StoreReplyHeader> decode_reply_header(std::string_view bytes) {
 StorePiece encode_piece(std::string_view body) {
   std::string bytes;
   bytes.reserve(piece_header_bytes + body.size());
-  append(bytes, static_cast<uint32_t>(body.size()));
-  append(bytes, checksum_of(body));
+  append_little_endian(bytes, static_cast<uint32_t>(body.size()));
+  append_little_endian(bytes, checksum_of(body));
   bytes += body;
   return std::make_shared<const std::string>(std::move(bytes));
 }
 
 std::optional<StorePieceHeader> decode_piece_header(std::string_view bytes) {
   if (bytes.size() != piece_header_bytes) return std::nullopt;
-  const StorePieceHeader header{get<uint32_t>(bytes, 0), get<uint32_t>(bytes, 4)};
+  const StorePieceHeader header{little_endian_at<uint32_t>(bytes_of(bytes), 0),
+                                little_endian_at<uint32_t>(bytes_of(bytes), 4)};
   if (header.bytes > StoreReplyHeader::most_piece) return std::nullopt;
   return header;
 }
 
 std::string encode_gathering(const Gathering& gathering) {
   std::string bytes;
-  append(bytes, gathering.members);
-  append(bytes, gathering.first);
-  append(bytes, static_cast<uint32_t>(gathering.values.size()));
-  append(bytes, static_cast<uint32_t>(gathering.wanted.size()));
+  append_little_endian(bytes, gathering.members);
+  append_little_endian(bytes, gathering.first);
+  append_little_endian(bytes, static_cast<uint32_t>(gathering.values.size()));
+  append_little_endian(bytes, static_cast<uint32_t>(gathering.wanted.size()));
   for (const MemberRange& range : gathering.wanted) {
-    append(bytes, range.begin);
-    append(bytes, range.stride);
-    append(bytes, range.count);
+    append_little_endian(bytes, range.begin);
+    append_little_endian(bytes, range.stride);
+    append_little_endian(bytes, range.count);
   }
   for (const std::string& value : gathering.values) {
-    append(bytes, static_cast<uint32_t>(value.size()));
+    append_little_endian(bytes, static_cast<uint32_t>(value.size()));
     bytes += value;
   }
   return bytes;
@@ -184,9 +175,9 @@ std::string encode_values(std::span<const StorePiece> values) {
   size_t length = 4;
   for (const StorePiece& value : values) length += 4 + value->size();
   bytes.reserve(length);
-  append(bytes, static_cast<uint32_t>(values.size()));
+  append_little_endian(bytes, static_cast<uint32_t>(values.size()));
   for (const StorePiece& value : values) {
-    append(bytes, static_cast<uint32_t>(value->size()));
+    append_little_endian(bytes, static_cast<uint32_t>(value->size()));
     bytes += *value;
   }
   return bytes;
@@ -212,8 +203,8 @@ std::optional<ValueList> decode_values(std::string body) {
 
 std::string encode_missing(uint32_t count, std::span<const uint32_t> first) {
   std::string bytes;
-  append(bytes, count);
-  for (const uint32_t member : first) append(bytes, member);
+  append_little_endian(bytes, count);
+  for (const uint32_t member : first) append_little_endian(bytes, member);
   return bytes;
 }
 
