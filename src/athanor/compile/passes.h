@@ -68,8 +68,6 @@ struct Interval {
   int64_t first = 0, last = 0;  // inclusive
   int64_t offset = -1;          // the result
 };
-inline constexpr int64_t memory_alignment = 64;
-int64_t aligned(int64_t bytes);
 int64_t pack(std::vector<Interval>& intervals);
 
 // Removes operations whose outputs nothing reads and values nothing uses; keeps order and names.

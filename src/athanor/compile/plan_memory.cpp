@@ -103,10 +103,6 @@ class BusyCalls {
 
 }  // namespace
 
-int64_t aligned(int64_t bytes) {
-  return (bytes + memory_alignment - 1) / memory_alignment * memory_alignment;
-}
-
 // Largest first, each at the lowest offset that is free while it lives: the usual greedy for this NP-hard
 // problem; on a training step, where lives nest, it ends at or within a few percent of the lower bound.
 int64_t pack(std::vector<Interval>& intervals) {

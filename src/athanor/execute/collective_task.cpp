@@ -1,17 +1,14 @@
 #include "athanor/execute/collective_task.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "athanor/base/error.h"
+#include "athanor/kernels/tensor_elements.h"
+#include "athanor/program/program.h"
 
 namespace athanor {
 
 namespace {
-
-int64_t aligned(int64_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
 
 int64_t bytes_of(const Shape& shape, DType dtype) {
   return shape.elements() * static_cast<int64_t>(size_of(dtype));
@@ -139,11 +136,7 @@ void CollectiveTask::run() {
   if (sum_ != nullptr) add_to_output();
   for (const Copy& copy : after_) copy_from_block(copy);
   if (padded_.present()) {
-    const auto size = static_cast<int64_t>(size_of(padded_.dtype));
-    const int64_t elements = padded_.shape.elements();
-    if (padding_from_ < elements)
-      std::memset(padded_.data + padding_from_ * size, 0,
-                  static_cast<size_t>((elements - padding_from_) * size));
+    zero_elements(TensorElements(padded_), padding_from_, padded_.shape.elements() - padding_from_);
   }
 }
 
@@ -173,13 +166,27 @@ std::byte* CollectiveTask::compact_output(const TensorView& y) {
 
 // What a member of the axis stores of a dim of `length`.
 std::vector<Range> CollectiveTask::ranges_of(const Placement& placement, int64_t length, int member) const {
-  Shape line{length};
   Placement along = placement;
   along.dim = 0;
   Coordinates at{};
   at[static_cast<size_t>(attributes_.axis)] = member;
-  return stored_ranges(line, placements_of(attributes_.axis, along),
+  return stored_ranges({length}, placements_of(attributes_.axis, along),
                        mesh_of(attributes_.axis, attributes_.ranks), at)[0];
+}
+
+// By member: the elements that it owns of a whole whose parts lie in order.
+std::vector<int64_t> CollectiveTask::owned_counts(const Shape& whole, const Placement& placement) const {
+  std::vector<int64_t> counts;
+  Coordinates at{};
+  for (int32_t member = 0; member < attributes_.ranks; ++member) {
+    at[static_cast<size_t>(attributes_.axis)] = member;
+    const auto owned_by_dim = owned_ranges(whole, placements_of(attributes_.axis, placement),
+                                           mesh_of(attributes_.axis, attributes_.ranks), at);
+    int64_t owned = 0;
+    for (const Range& range : owned_by_dim[placement.dim]) owned += range.size();
+    counts.push_back(owned * inner_elements(whole, placement.dim));
+  }
+  return counts;
 }
 
 void CollectiveTask::prepare(CollectiveKind kind, const std::byte* input, std::byte* output, DType dtype,
@@ -211,60 +218,44 @@ void CollectiveTask::prepare_all_reduce(const TensorView& x, const TensorView& y
 void CollectiveTask::prepare_all_gather(const TensorView& x, const TensorView& y) {
   const Placement& from = attributes_.from;
   const auto members = static_cast<int>(group_.ranks.size());
-  const int64_t length = y.shape[from.dim], inner = inner_elements(y.shape, from.dim);
-  std::vector<int64_t> counts;
   if (is_in_order(y.shape, from)) {
-    for (int m = 0; m < members; ++m) {
-      int64_t owned = 0;
-      for (const Range& range : ranges_of(from, length, m))
-        owned += std::max<int64_t>(0, std::min(range.end, length) - range.begin);
-      counts.push_back(owned * inner);
-    }
     std::byte* input = compact_input(x);
-    prepare(CollectiveKind::all_gather, input, compact_output(y), x.dtype, std::move(counts));
+    prepare(CollectiveKind::all_gather, input, compact_output(y), x.dtype, owned_counts(y.shape, from));
     return;
   }
   const int64_t block = bytes_of(x.shape, x.dtype);
   std::byte* parts = take_workspace(members * block);
-  counts.assign(static_cast<size_t>(members), x.shape.elements());
-  prepare(CollectiveKind::all_gather, compact_input(x), parts, x.dtype, std::move(counts));
+  prepare(CollectiveKind::all_gather, compact_input(x), parts, x.dtype,
+          std::vector<int64_t>(static_cast<size_t>(members), x.shape.elements()));
   for (int m = 0; m < members; ++m)
-    after_.push_back({y, from.dim, ranges_of(from, length, m), parts + m * block});
+    after_.push_back({y, from.dim, ranges_of(from, y.shape[from.dim], m), parts + m * block});
 }
 
 void CollectiveTask::prepare_reduce_scatter(const TensorView& x, const TensorView& y) {
   const Placement& to = attributes_.to;
   const auto members = static_cast<int>(group_.ranks.size());
-  const int64_t length = x.shape[to.dim], inner = inner_elements(x.shape, to.dim);
   const int64_t block = bytes_of(y.shape, y.dtype);
-  const bool adds = added_to_.present();
-  std::vector<int64_t> counts;
-  if (is_in_order(x.shape, to)) {
-    for (int m = 0; m < members; ++m) {
-      int64_t owned = 0;
-      for (const Range& range : ranges_of(to, length, m))
-        owned += std::max<int64_t>(0, std::min(range.end, length) - range.begin);
-      counts.push_back(owned * inner);
-    }
-    std::byte* output = adds ? take_workspace(block) : compact_output(y);
-    if (adds) {
-      sum_ = output;
-      added_to_.shape = {counts[static_cast<size_t>(member_)]};
-    } else {
-      ATHANOR_ASSERT(y.compact(), "a part of what is in order is compact");
-      padded_ = y;
-      padding_from_ = counts[static_cast<size_t>(member_)];
-    }
-    prepare(CollectiveKind::reduce_scatter, compact_input(x), output, x.dtype, std::move(counts));
+  const bool adds = added_to_.present(), in_order = is_in_order(x.shape, to);
+  std::byte* const parts = in_order ? nullptr : take_workspace(members * block);
+  std::byte* const output = adds ? take_workspace(block) : compact_output(y);
+  if (adds) sum_ = output;
+  if (!in_order) {
+    for (int m = 0; m < members; ++m)
+      before_.push_back({x, to.dim, ranges_of(to, x.shape[to.dim], m), parts + m * block});
+    prepare(CollectiveKind::reduce_scatter, parts, output, x.dtype,
+            std::vector<int64_t>(static_cast<size_t>(members), y.shape.elements()));
     return;
   }
-  std::byte* parts = take_workspace(members * block);
-  for (int m = 0; m < members; ++m)
-    before_.push_back({x, to.dim, ranges_of(to, length, m), parts + m * block});
-  counts.assign(static_cast<size_t>(members), y.shape.elements());
-  std::byte* output = adds ? take_workspace(block) : compact_output(y);
-  if (adds) sum_ = output;
-  prepare(CollectiveKind::reduce_scatter, parts, output, x.dtype, std::move(counts));
+  std::vector<int64_t> counts = owned_counts(x.shape, to);
+  const int64_t own = counts[static_cast<size_t>(member_)];
+  if (adds) {
+    added_to_.shape = {own};
+  } else {
+    ATHANOR_ASSERT(y.compact(), "a part of what is in order is compact");
+    padded_ = y;
+    padding_from_ = own;
+  }
+  prepare(CollectiveKind::reduce_scatter, compact_input(x), output, x.dtype, std::move(counts));
 }
 
 void CollectiveTask::prepare_all_to_all(const TensorView& x, const TensorView& y) {
@@ -306,60 +297,36 @@ void CollectiveTask::add_to_output() const {
   add(added_to_.as<float>());
 }
 
-namespace {
-
-// Calls visit(tensor bytes, block bytes, count) for each stretch of bytes that both hold together; tensor
-// bytes are null where the block holds padding.
+// Calls visit(element of the tensor, element of the block, how many both hold, how many of the block behind
+// them are padding) for each run that lies together in both.
 template <class Visit>
-void for_each_stretch(const TensorView& tensor, int dim, const std::vector<Range>& ranges, std::byte* block,
-                      const Visit& visit) {
-  const Shape& shape = tensor.shape;
-  const auto size = static_cast<int64_t>(size_of(tensor.dtype));
-  const int64_t length = shape[dim], inner = inner_elements(shape, dim), outer = outer_elements(shape, dim);
-  const bool strided = shape.rank() >= 2 && !tensor.compact();
-  const int64_t row = strided ? shape.elements_per_token() : 0;
-  // Elements from `first` on, in row-major order; rows of tokens may stand apart.
-  const auto visit_elements = [&](int64_t first, int64_t count, bool is_padding) {
-    while (count > 0) {
-      const int64_t here = strided ? std::min(count, row - first % row) : count;
-      std::byte* at =
-          tensor.data + (strided ? first / row * tensor.token_stride + first % row : first) * size;
-      visit(is_padding ? nullptr : at, block, static_cast<size_t>(here * size));
-      block += here * size;
-      first += here;
-      count -= here;
-    }
-  };
+void CollectiveTask::for_each_run(const Copy& copy, const Visit& visit) {
+  const Shape& shape = copy.tensor.shape;
+  const int64_t length = shape[copy.dim], inner = inner_elements(shape, copy.dim);
+  const int64_t outer = outer_elements(shape, copy.dim);
+  int64_t next = 0;
   for (int64_t o = 0; o < outer; ++o) {
-    for (const Range& range : ranges) {
-      const int64_t end = std::max(range.begin, std::min(range.end, length));
-      visit_elements((o * length + range.begin) * inner, (end - range.begin) * inner, false);
-      if (end == range.end) continue;
-      const auto padding = static_cast<size_t>((range.end - end) * inner * size);
-      visit(static_cast<std::byte*>(nullptr), block, padding);
-      block += padding;
+    for (const Range& range : copy.ranges) {
+      const int64_t held = std::max<int64_t>(0, std::min(range.end, length) - range.begin);
+      visit((o * length + range.begin) * inner, next, held * inner, (range.size() - held) * inner);
+      next += range.size() * inner;
     }
   }
 }
 
-}  // namespace
-
-void CollectiveTask::copy_to_block(const Copy& copy) const {
-  for_each_stretch(copy.tensor, copy.dim, copy.ranges, copy.block,
-                   [](const std::byte* tensor, std::byte* block, size_t bytes) {
-                     if (tensor != nullptr) {
-                       std::memcpy(block, tensor, bytes);
-                     } else {
-                       std::memset(block, 0, bytes);
-                     }
-                   });
+void CollectiveTask::copy_to_block(const Copy& copy) {
+  const TensorElements tensor(copy.tensor), block(copy.block, copy.tensor.dtype);
+  for_each_run(copy, [&](int64_t from, int64_t to, int64_t count, int64_t padding) {
+    copy_elements(tensor, from, block, to, count);
+    zero_elements(block, to + count, padding);
+  });
 }
 
-void CollectiveTask::copy_from_block(const Copy& copy) const {
-  for_each_stretch(copy.tensor, copy.dim, copy.ranges, copy.block,
-                   [](std::byte* tensor, const std::byte* block, size_t bytes) {
-                     if (tensor != nullptr) std::memcpy(tensor, block, bytes);
-                   });
+void CollectiveTask::copy_from_block(const Copy& copy) {
+  const TensorElements tensor(copy.tensor), block(copy.block, copy.tensor.dtype);
+  for_each_run(copy, [&](int64_t to, int64_t from, int64_t count, int64_t) {
+    copy_elements(block, from, tensor, to, count);
+  });
 }
 
 }  // namespace athanor

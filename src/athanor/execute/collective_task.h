@@ -44,13 +44,16 @@ class CollectiveTask {
     std::vector<Range> ranges;  // which indices of the dim the block holds, in its order
     std::byte* block = nullptr;
   };
-  void copy_to_block(const Copy& copy) const;
-  void copy_from_block(const Copy& copy) const;
+  template <class Visit>
+  static void for_each_run(const Copy& copy, const Visit& visit);
+  static void copy_to_block(const Copy& copy);
+  static void copy_from_block(const Copy& copy);
 
   std::byte* take_workspace(int64_t bytes);
   std::byte* compact_input(const TensorView& x);
   std::byte* compact_output(const TensorView& y);
   std::vector<Range> ranges_of(const Placement& placement, int64_t length, int member) const;
+  std::vector<int64_t> owned_counts(const Shape& whole, const Placement& placement) const;
   void prepare(CollectiveKind kind, const std::byte* input, std::byte* output, DType dtype,
                std::vector<int64_t> counts, std::vector<int64_t> receive_counts = {});
   void prepare_all_reduce(const TensorView& x, const TensorView& y);

@@ -23,6 +23,10 @@ const char* name_of(ProgramKind kind) {
   return names[static_cast<size_t>(kind)];
 }
 
+int64_t aligned(int64_t bytes) {
+  return (bytes + memory_alignment - 1) / memory_alignment * memory_alignment;
+}
+
 bool Template::is_mixed() const {
   const auto has = [&](StreamKind stream) {
     return std::ranges::any_of(instructions, [stream](const Instruction& i) { return i.stream == stream; });

@@ -20,6 +20,10 @@ enum class StreamKind : uint8_t { compute, copy, communication };
 inline constexpr int stream_kind_count = 3;
 const char* name_of(StreamKind kind);
 
+// Buffers and values begin at multiples of this.
+inline constexpr int64_t memory_alignment = 64;
+int64_t aligned(int64_t bytes);  // the next multiple
+
 // What a buffer holds; the memory report adds up by class.
 enum class BufferClass : uint8_t {
   master_weights,

@@ -1,8 +1,8 @@
 // A rank's part of a tensor that all ranks of an axis hold: copies of runs, of any type.
-#include <cstring>
 #include <vector>
 
 #include "athanor/kernels/cpu/adapters.h"
+#include "athanor/kernels/tensor_elements.h"
 
 namespace athanor::cpu {
 
@@ -37,48 +37,9 @@ std::shared_ptr<const void> prepare(const KernelArguments& a, int) {
   return std::make_shared<const LocalPart>(std::move(part));
 }
 
-// Elements of a tensor by their compact index; those of a token are contiguous, tokens may stand apart.
-struct Elements {
-  explicit Elements(const TensorView& tensor)
-      : data(tensor.data), size(static_cast<int64_t>(size_of(tensor.dtype))) {
-    if (tensor.shape.rank() < 2 || tensor.compact()) return;
-    row = tensor.shape.elements_per_token();
-    stride = tensor.token_stride;
-  }
-  // From `index` on, and how many follow it in memory.
-  std::byte* at(int64_t index) const {
-    return data + (row == 0 ? index : index / row * stride + index % row) * size;
-  }
-  int64_t contiguous(int64_t index, int64_t wanted) const {
-    return row == 0 ? wanted : std::min(wanted, row - index % row);
-  }
-
-  std::byte* data;
-  int64_t size, row = 0, stride = 0;  // row 0: compact
-};
-
-void copy(const Elements& from, int64_t source, const Elements& to, int64_t target, int64_t count) {
-  while (count > 0) {
-    const int64_t n = from.contiguous(source, to.contiguous(target, count));
-    std::memcpy(to.at(target), from.at(source), static_cast<size_t>(n * to.size));
-    source += n;
-    target += n;
-    count -= n;
-  }
-}
-
-void fill_zero(const Elements& to, int64_t target, int64_t count) {
-  while (count > 0) {
-    const int64_t n = to.contiguous(target, count);
-    std::memset(to.at(target), 0, static_cast<size_t>(n * to.size));
-    target += n;
-    count -= n;
-  }
-}
-
 void run_local_part(const KernelArguments& a, const KernelContext& context) {
   const auto& part = *static_cast<const LocalPart*>(a.prepared);
-  const Elements from(a.inputs[0]), to(a.outputs[0]);
+  const TensorElements from(a.inputs[0]), to(a.outputs[0]);
   if (a.outputs[0].shape.elements() == 0) return;
   const int64_t pieces = part.outer * part.pieces;
   const auto copy_piece = [&](int64_t index) {
@@ -92,8 +53,8 @@ void run_local_part(const KernelArguments& a, const KernelContext& context) {
         const int64_t source = run.begin + first - stored;
         const int64_t count = std::clamp<int64_t>(part.whole - source, 0, last - first);
         const int64_t target = (outer * part.length + first) * part.inner;
-        copy(from, (outer * part.whole + source) * part.inner, to, target, count * part.inner);
-        fill_zero(to, target + count * part.inner, (last - first - count) * part.inner);
+        copy_elements(from, (outer * part.whole + source) * part.inner, to, target, count * part.inner);
+        zero_elements(to, target + count * part.inner, (last - first - count) * part.inner);
       }
       stored += run.end - run.begin;
     }
