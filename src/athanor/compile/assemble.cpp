@@ -151,20 +151,16 @@ class Assembler {
     reduce(0, m);
   }
 
-  // embedding, block 0 .. L-1, head: kinds 0, 1, 2 of bucket.
-  size_t bucket_kind(size_t table) const { return table == 0 ? 0 : table + 1 < tables_.size() ? 1 : 2; }
-  int32_t layer_of(size_t table) const {
-    return bucket_kind(table) == 1 ? static_cast<int32_t>(table) - 1 : -1;
-  }
   void for_each_bucket(const std::function<void(size_t kind, int32_t layer, size_t table)>& visit) {
-    for (size_t t = 0; t < tables_.size(); ++t) visit(bucket_kind(t), layer_of(t), t);
+    const size_t count = tables_.size();
+    for (size_t t = 0; t < count; ++t) visit(bucket_kind(t, count), bucket_layer(t, count), t);
   }
 
   // What follows when a micro-batch has given all its contributions to a bucket.
   void reduce(size_t table, int32_t m) {
     const bool last = m + 1 == program_.micro_batches;
-    const size_t kind = bucket_kind(table);
-    const int32_t layer = layer_of(table);
+    const size_t kind = bucket_kind(table, tables_.size());
+    const int32_t layer = bucket_layer(table, tables_.size());
     size_t reduced = no_call;
     if (!scatter_.empty() && (last || distribution_.scatters)) {
       reduced =

@@ -22,7 +22,6 @@ struct Distribution {
   int32_t window = 1;     // calls by which gathers run ahead, and reductions may lag behind
   // Axes over which the ranks have seen other tokens; over which norms of members must be added.
   std::vector<Axis> token_axes, norm_axes;
-  int64_t part_of(int64_t elements) const;  // of a bucket, stored by each rank of `shard`
 };
 Distribution distribution_of(const Layout& layout, const CompileOptions& options, bool train);
 

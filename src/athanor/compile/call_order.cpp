@@ -82,8 +82,8 @@ void CallOrder::insert_gathers(const std::vector<TemplateId>& gather,
   for (size_t i = 0; i < old.size(); ++i) {
     if (next < compute.size() && compute[next] == i) {
       for (const Gather& one : before[next]) {
-        const size_t kind = one.table == 0 ? 0 : one.table + 1 < tables.size() ? 1 : 2;
-        PlannedCall call{.id = gather[kind], .layer = kind == 1 ? static_cast<int32_t>(one.table) - 1 : -1};
+        PlannedCall call{.id = gather[bucket_kind(one.table, tables.size())],
+                         .layer = bucket_layer(one.table, tables.size())};
         call.gathered["working." + tables[one.table].name] = one.buffer;
         awaited[one.user].push_back(calls_.size());
         calls_.push_back(std::move(call));

@@ -21,6 +21,14 @@ namespace athanor {
 
 inline constexpr size_t no_call = static_cast<size_t>(-1);
 
+// Of the tables embedding, block 0 .. L-1, head: kinds 0, 1, 2, and the layer of a block (else -1).
+inline size_t bucket_kind(size_t table, size_t tables) {
+  return table == 0 ? 0 : table + 1 < tables ? 1 : 2;
+}
+inline int32_t bucket_layer(size_t table, size_t tables) {
+  return bucket_kind(table, tables) == 1 ? static_cast<int32_t>(table) - 1 : -1;
+}
+
 struct PlannedCall {
   TemplateId id = -1;
   int32_t layer = -1, micro_batch = -1;

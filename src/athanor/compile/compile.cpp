@@ -234,11 +234,6 @@ class Compiler {
 
 }  // namespace
 
-int64_t Distribution::part_of(int64_t elements) const {
-  const int64_t ranks = layout->mesh().size(Axis::shard);
-  return (elements + ranks - 1) / ranks;
-}
-
 Distribution distribution_of(const Layout& layout, const CompileOptions& options, bool train) {
   Distribution distribution;
   distribution.layout = &layout;

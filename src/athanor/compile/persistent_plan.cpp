@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "athanor/compile/assemble.h"
+#include "athanor/ir/part.h"
 
 namespace athanor {
 
@@ -59,7 +60,8 @@ PersistentPlan plan_persistent(const ModelConfig& config, const std::vector<Buck
   }
   int64_t members = 0;
   for (const BucketTable& table : tables) {
-    const int64_t whole = table.length(), kept = cut ? distribution.part_of(whole) : whole;
+    const int64_t whole = table.length();
+    const int64_t kept = cut ? bucket_part_length(whole, distribution.layout->mesh()) : whole;
     members += static_cast<int64_t>(table.members.size());
     plan.add("master." + table.name, BufferClass::master_weights, kept * wide);
     if (cut && mixed) plan.add("part." + table.name, BufferClass::working_weights, kept * narrow);

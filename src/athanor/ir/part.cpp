@@ -114,6 +114,10 @@ std::vector<StoredRun> part_of_runs(const std::vector<StoredRun>& runs, int64_t 
   return part;
 }
 
+int64_t bucket_part_length(int64_t length, const Mesh& mesh) {
+  return storage_shape({length}, placements_of(Axis::shard, {.kind = PlacementKind::shard}), mesh)[0];
+}
+
 BucketTable table_of_part(const BucketTable& table, int64_t first, int64_t length) {
   BucketTable part{.name = table.name, .members = {}};
   for (BucketMember member : table.members) {

@@ -27,6 +27,9 @@ std::vector<StoredRun> stored_runs(const Shape& shape, const Placements& placeme
 // The runs of elements [first, first + length) of that storage, counted from `first`.
 std::vector<StoredRun> part_of_runs(const std::vector<StoredRun>& runs, int64_t first, int64_t length);
 
+// Elements of a bucket of `length` that each rank of axis `shard` stores when the bucket is cut over it.
+int64_t bucket_part_length(int64_t length, const Mesh& mesh);
+
 // The global index of the first element that the rank holds of the dim that the operation's `extent` is the
 // whole length of: rows of an embedding table, depth of a product, columns of logits, query heads. At or
 // beyond the extent when the rank holds padding only; 0 when nothing is cut.

@@ -103,7 +103,6 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)) {
       set_->mesh, options_.communicator != nullptr ? static_cast<int32_t>(options_.communicator->rank()) : 0);
   ATHANOR_ASSERT(options_.sequence_length % set_->mesh.size(Axis::context) == 0, "a sequence of {}",
                  options_.sequence_length);
-  rank_sequence_length_ = options_.sequence_length / set_->mesh.size(Axis::context);
 }
 
 Engine::~Engine() = default;
@@ -237,7 +236,7 @@ StepInputs Engine::inputs_for(std::span<const Batch> batches, int64_t step, int6
   inputs.learning_rate = learning_rate;
   inputs.loss_scale = loss_scale_;
   for (const Batch& batch : batches) {
-    ATHANOR_ASSERT(batch.sequence_length == rank_sequence_length_);
+    ATHANOR_ASSERT(batch.sequence_length * set_->mesh.size(Axis::context) == options_.sequence_length);
     ATHANOR_ASSERT(batch.indices.size() == batch.token_ids.size(), "a batch without indices");
     inputs.micro_batches.push_back({batch.token_ids.data(), batch.labels.data(), batch.positions.data(),
                                     batch.documents.data(), batch.indices.data(), batch.sample_ids.data()});
@@ -328,8 +327,8 @@ Engine::Evaluation Engine::evaluate(const Batch& batch) {
 }
 
 int64_t Engine::kept_elements(size_t table) const {
-  const int64_t whole = set_->tables[table].length(), ranks = set_->mesh.size(Axis::shard);
-  return set_->cut_buckets ? (whole + ranks - 1) / ranks : whole;
+  const int64_t whole = set_->tables[table].length();
+  return set_->cut_buckets ? bucket_part_length(whole, set_->mesh) : whole;
 }
 
 Engine::MemberPlace Engine::place_of(size_t table, size_t member) const {

@@ -171,7 +171,6 @@ class Engine {
   EngineOptions options_;
   int threads_ = 1;
   Coordinates coordinates_{};
-  int64_t rank_sequence_length_ = 0;
   KernelTable kernels_;
   Backend backend_;
   std::shared_ptr<const ProgramSet> set_;
