@@ -121,9 +121,7 @@ void evaluate_sets(const EvaluateArguments& arguments, const InferenceRanks& ran
   RankMessages& messages = *ranks.messages;
   const Inference inference = open_inference(arguments.inference);
   // Rank 0 first: it makes the token files of texts that the others then find.
-  if (!messages.is_first()) messages.wait_for_all();
-  const std::vector<Set> sets = sets_of(arguments, inference);
-  if (messages.is_first()) messages.wait_for_all();
+  const std::vector<Set> sets = messages.first_then_others([&] { return sets_of(arguments, inference); });
   EngineOptions options = inference.engine_options();
   constexpr int64_t usual_length = 1024;
   options.sequence_length = arguments.sequence > 0 ? arguments.sequence
@@ -169,7 +167,7 @@ void evaluate_sets(const EvaluateArguments& arguments, const InferenceRanks& ran
 void evaluate_command(const EvaluateArguments& arguments) {
   const ClosedPipesIgnored pipes;
   const std::optional<InferenceRanks> ranks = join_inference(arguments.inference);
-  if (ranks) abort_with_error(*ranks->messages, [&] { evaluate_sets(arguments, *ranks); });
+  if (ranks) ranks->messages->abort_with_error([&] { evaluate_sets(arguments, *ranks); });
 }
 
 }  // namespace athanor

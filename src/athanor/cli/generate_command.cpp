@@ -304,7 +304,7 @@ void generate_command(const GenerateArguments& arguments) {
         fmt::format("give --ranks {0} --tensor {0}, or leave out --tensor", arguments.inference.ranks));
   }
   const std::optional<InferenceRanks> ranks = join_inference(arguments.inference);
-  if (ranks) abort_with_error(*ranks->messages, [&] { generate_texts(arguments, *ranks); });
+  if (ranks) ranks->messages->abort_with_error([&] { generate_texts(arguments, *ranks); });
 }
 
 }  // namespace athanor

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 
-#include "athanor/base/error.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/rank_job.h"
 #include "athanor/comm/rank_messages.h"
@@ -27,16 +26,5 @@ struct InferenceRanks {
 // Joins the job, or starts it: then nothing is returned, and all is done. User error for ranks that --tensor
 // does not divide.
 std::optional<InferenceRanks> join_inference(const InferenceArguments& arguments);
-
-// Runs `work`; what it throws ends the other ranks too.
-template <class Work>
-void abort_with_error(RankMessages& messages, const Work& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    messages.abort(error.message());
-    throw;
-  }
-}
 
 }  // namespace athanor

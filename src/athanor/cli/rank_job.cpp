@@ -121,12 +121,9 @@ JobRank join_ranks(RunOptions& options, const std::function<void()>& settle) {
                           .collective_timeout_ns = nanoseconds(options.communication.timeout_seconds),
                           .algorithm = options.communication.algorithm});
   RankMessages messages(job.communicator.get());
-  try {
+  messages.abort_with_error([&] {
     if (messages.is_first()) settle();
-  } catch (const Error& error) {
-    job.communicator->abort(error.message());
-    throw;
-  }
+  });
   messages.broadcast(options.name);
   std::array<int64_t, 1> resume = {options.resume ? 1 : 0};
   messages.broadcast(std::span<int64_t>(resume));

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "athanor/base/error.h"
 #include "athanor/comm/communicator.h"
 
 namespace athanor {
@@ -38,6 +39,14 @@ class RankMessages {
   void all_sum(std::span<double> values);
   bool any(bool flag);
   void wait_for_all() { any(false); }
+  // make() on rank 0 first, then on the others: they find what it leaves behind, in files.
+  template <class Make>
+  auto first_then_others(const Make& make) {
+    if (!is_first()) wait_for_all();
+    auto made = make();
+    if (is_first()) wait_for_all();
+    return made;
+  }
 
   // Rank 0's message to all.
   void broadcast(std::vector<std::byte>& message);
@@ -52,6 +61,16 @@ class RankMessages {
 
   // Ends the waiting of all other ranks with `reason`.
   void abort(const std::string& reason);
+  // Runs `work`; an Error that it throws ends the other ranks too.
+  template <class Work>
+  void abort_with_error(const Work& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      abort(error.message());
+      throw;
+    }
+  }
 
  private:
   struct Buffers;

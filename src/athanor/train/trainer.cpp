@@ -53,9 +53,7 @@ EngineOptions engine_options(const RunOptions& options, bool validates, Communic
 // Rank 0 first: it makes the token files of texts that the others then find.
 DataSets open_in_turn(const RunOptions& options, FileEnvironment& files, int64_t total_samples,
                       RankMessages& messages) {
-  if (!messages.is_first()) messages.wait_for_all();
-  DataSets sets = open_data_sets(files, options, total_samples);
-  if (messages.is_first()) messages.wait_for_all();
+  DataSets sets = messages.first_then_others([&] { return open_data_sets(files, options, total_samples); });
   require_same(messages, "training data", to_text(sets.train->position(0)));
   return sets;
 }
