@@ -7,8 +7,6 @@
 // 4 KiB and 16 MiB are what the operation is about: the whole vector of a reduction, the gathered output, the
 // input of an exchange, the message. `--private` keeps buffers out of shared memory.
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -27,9 +25,9 @@
 
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
-#include "athanor/comm/communicator.h"
-#include "athanor/comm/host_transport.h"
+#include "athanor/comm/process_ranks.h"
 #include "athanor/device/cpu_device.h"
+#include "median.h"
 
 namespace {
 
@@ -45,12 +43,7 @@ int enqueued(int64_t bytes) {
   return bytes > (1 << 20) ? 10 : 2000;
 }
 
-// What the processes share to find each other and to hand in their times.
-struct Meeting {
-  std::array<std::array<char, 512>, ranks> addresses;
-  std::array<std::atomic<int>, ranks> have_address;
-  std::array<double, kinds.size() * sizes.size()> microseconds;
-};
+using Microseconds = std::array<double, kinds.size() * sizes.size()>;
 
 CollectiveSpec spec_of(CollectiveKind kind, int64_t bytes, int rank) {
   CollectiveSpec spec;
@@ -70,25 +63,15 @@ CollectiveSpec spec_of(CollectiveKind kind, int64_t bytes, int rank) {
 }
 
 // One rank measures everything once.
-void run_rank(int rank, Meeting& meeting, bool private_buffers) {
-  HostEndpoint endpoint({.rank = rank, .ranks = ranks, .secret = Secret("benchmark")});
-  const std::string own = to_text(endpoint.address());
-  std::strncpy(meeting.addresses[static_cast<size_t>(rank)].data(), own.c_str(), 511);
-  meeting.have_address[static_cast<size_t>(rank)] = 1;
-  const auto communicator = make_communicator(endpoint.connect([&](int peer) {
-    const auto at = static_cast<size_t>(peer);
-    while (meeting.have_address[at] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return parse_host_address(meeting.addresses[at].data());
-  }),
-                                              {});
+void run_rank(int rank, Communicator& communicator, Microseconds& microseconds, bool private_buffers) {
   std::vector<int> all(ranks);
   std::iota(all.begin(), all.end(), 0);
-  communicator->add_group({0, "all", all});
+  communicator.add_group({0, "all", all});
   CpuDevice device;
   Stream& stream = device.create_stream("communication", 1);
   const int64_t most = sizes.back();
   const auto memory = [&](int64_t bytes) {
-    return private_buffers ? device.allocate(bytes) : communicator->allocate(bytes);
+    return private_buffers ? device.allocate(bytes) : communicator.allocate(bytes);
   };
   const auto input = memory(most), output = memory(most);
   std::memset(input.get(), 0, static_cast<size_t>(most));
@@ -96,7 +79,7 @@ void run_rank(int rank, Meeting& meeting, bool private_buffers) {
 
   Collective barrier{.group = 0, .input = input.get(), .output = input.get()};
   barrier.spec.counts = {1};
-  const auto prepared_barrier = communicator->prepare(barrier);
+  const auto prepared_barrier = communicator.prepare(barrier);
   size_t row = 0;
   for (const CollectiveKind kind : kinds)
     for (const int64_t bytes : sizes) {
@@ -105,51 +88,39 @@ void run_rank(int rank, Meeting& meeting, bool private_buffers) {
       if (kind == CollectiveKind::all_reduce || kind == CollectiveKind::broadcast)
         collective.output = input.get();
       const bool idle = kind == CollectiveKind::send && rank > 1;
-      const auto prepared = idle ? nullptr : communicator->prepare(collective);
+      const auto prepared = idle ? nullptr : communicator.prepare(collective);
       double seconds = 0;
       for (const int count : {std::max(1, enqueued(bytes) / 10), enqueued(bytes)}) {
-        communicator->start(*prepared_barrier, stream);
+        communicator.start(*prepared_barrier, stream);
         stream.synchronize();
         const int64_t begin = monotonic_ns();
-        for (int i = 0; i < count && !idle; ++i) communicator->start(*prepared, stream);
+        for (int i = 0; i < count && !idle; ++i) communicator.start(*prepared, stream);
         stream.synchronize();
-        communicator->start(*prepared_barrier, stream);  // the slowest counts
+        communicator.start(*prepared_barrier, stream);  // the slowest counts
         stream.synchronize();
         seconds = static_cast<double>(monotonic_ns() - begin) * 1e-9 / count;
       }
-      if (rank == 0) meeting.microseconds[row] = seconds * 1e6;
+      if (rank == 0) microseconds[row] = seconds * 1e6;
       ++row;
     }
 }
 
-std::array<double, kinds.size() * sizes.size()> measure(bool private_buffers) {
+Microseconds measure(bool private_buffers) {
   void* const shared =
-      mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, sizeof(Microseconds), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) throw_user_error("no shared memory");
-  auto& meeting = *new (shared) Meeting{};
-  std::array<pid_t, ranks> children{};
+  auto& microseconds = *new (shared) Microseconds{};
+  ProcessRanks processes(
+      ranks, [](int, HostTransportOptions&, CommunicatorOptions& options) { options = {}; },
+      [&](int rank, Communicator& communicator, Meeting&) {
+        run_rank(rank, communicator, microseconds, private_buffers);
+      });
   for (int rank = 0; rank < ranks; ++rank) {
-    children[static_cast<size_t>(rank)] = fork();
-    if (children[static_cast<size_t>(rank)] == 0) {
-      int code = 0;
-      try {
-        run_rank(rank, meeting, private_buffers);
-      } catch (const Error& error) {
-        fmt::print(stderr, "{}\n", error.what());
-        code = 1;
-      }
-      std::_Exit(code);
-    }
+    if (const std::string problem = processes.wait_for(rank); !problem.empty())
+      throw_user_error(fmt::format("rank {}: {}", rank, problem));
   }
-  bool failed = false;
-  for (const pid_t child : children) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    failed = failed || status != 0;
-  }
-  if (failed) throw_user_error("a rank failed");
-  const auto result = meeting.microseconds;
-  munmap(shared, sizeof(Meeting));
+  const Microseconds result = microseconds;
+  munmap(shared, sizeof(Microseconds));
   return result;
 }
 
@@ -210,12 +181,6 @@ void measure_openmpi(const std::string& program, Times& times) {
   while (std::fscanf(pipe, "%63s %lld %lf", name.data(), &bytes, &microseconds) == 3)
     times[{name.data(), bytes}].push_back(microseconds);
   pclose(pipe);
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 void run(bool json, int rounds, bool private_buffers) {

@@ -21,6 +21,7 @@
 #include "athanor/device/cpu_device.h"
 #include "athanor/kernels/cpu/memory_peak.h"
 #include "athanor/machine/host.h"
+#include "median.h"
 
 namespace athanor {
 namespace {
@@ -96,10 +97,6 @@ int bench(const Arguments& arguments) {
     for (Row& row : rows) row.seconds.push_back(time_tokens(*row.engine, arguments));
   }
   peaks.push_back(cpu::read_bandwidth(team, memory));
-  const auto median = [](std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-  };
   const double bandwidth = median(peaks);
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const Row& row : rows) {

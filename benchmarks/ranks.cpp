@@ -9,14 +9,11 @@
 // steps, with pages that ranks share counted once among them.
 #include <fmt/core.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <fstream>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -26,9 +23,9 @@
 #include "athanor/base/error.h"
 #include "athanor/cli/option_files.h"
 #include "athanor/cli/run_options.h"
-#include "athanor/comm/communicator.h"
-#include "athanor/comm/host_transport.h"
+#include "athanor/comm/process_ranks.h"
 #include "athanor/train/engine.h"
+#include "median.h"
 #include "random_batch.h"
 
 namespace athanor {
@@ -44,10 +41,8 @@ struct Arguments {
   bool json = false;
 };
 
-// What the processes share to find each other and to hand in what they measured.
-struct Meeting {
-  std::array<std::array<char, 512>, most_ranks> addresses{};
-  std::array<std::atomic<int>, most_ranks> have_address{};
+// What the processes hand in, in memory that they share.
+struct Results {
   std::atomic<int> finished{0};
   double step_seconds = 0;
   std::array<int64_t, most_ranks> proportional_bytes{}, planned_bytes{}, state_bytes{};
@@ -93,23 +88,9 @@ EngineOptions engine_options(const Arguments& arguments, const std::string& layo
   return options;
 }
 
-void run_rank(int rank, int ranks, EngineOptions options, const Arguments& arguments, Meeting& meeting) {
-  std::unique_ptr<HostEndpoint> endpoint;
-  std::unique_ptr<Communicator> communicator;
-  if (ranks > 1) {
-    endpoint = std::make_unique<HostEndpoint>(
-        HostTransportOptions{.rank = rank, .ranks = ranks, .secret = Secret("benchmark")});
-    const std::string own = to_text(endpoint->address());
-    std::strncpy(meeting.addresses[static_cast<size_t>(rank)].data(), own.c_str(), 511);
-    meeting.have_address[static_cast<size_t>(rank)] = 1;
-    communicator = make_communicator(endpoint->connect([&meeting](int peer) {
-      const auto at = static_cast<size_t>(peer);
-      while (meeting.have_address[at] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      return parse_host_address(meeting.addresses[at].data());
-    }),
-                                     {});
-    options.communicator = communicator.get();
-  }
+void run_rank(int rank, int ranks, EngineOptions options, const Arguments& arguments,
+              Communicator& communicator, Results& results) {
+  if (ranks > 1) options.communicator = &communicator;
   Engine engine(options);
   engine.allocate();
   engine.initialise();
@@ -121,20 +102,19 @@ void run_rank(int rank, int ranks, EngineOptions options, const Arguments& argum
     engine.train_step({&batch, 1}, step, step, 3e-4);
     if (step > 0) seconds.push_back(seconds_of(monotonic_ns() - begin));
   }
-  std::sort(seconds.begin(), seconds.end());
-  if (rank == 0) meeting.step_seconds = seconds[seconds.size() / 2];
+  if (rank == 0) results.step_seconds = median(seconds);
   const auto at = static_cast<size_t>(rank);
-  meeting.planned_bytes[at] = engine.planned_bytes();
+  results.planned_bytes[at] = engine.planned_bytes();
   const MemoryReport report =
       memory_report(engine.programs().programs[0], engine.programs().persistent_bytes);
   for (const BufferClass kind : {BufferClass::master_weights, BufferClass::working_weights,
                                  BufferClass::gradients, BufferClass::optimizer_state})
-    meeting.state_bytes[at] += report.peak_bytes[static_cast<size_t>(kind)];
-  ++meeting.finished;
-  while (meeting.finished < ranks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  meeting.proportional_bytes[at] = proportional_set_size();
-  ++meeting.finished;
-  while (meeting.finished < 2 * ranks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    results.state_bytes[at] += report.peak_bytes[static_cast<size_t>(kind)];
+  ++results.finished;
+  while (results.finished < ranks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  results.proportional_bytes[at] = proportional_set_size();
+  ++results.finished;
+  while (results.finished < 2 * ranks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 struct Measured {
@@ -144,41 +124,23 @@ struct Measured {
 
 Measured measure(const Arguments& arguments, const std::string& layout, int ranks) {
   void* const shared =
-      mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, sizeof(Results), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) throw_user_error("no shared memory");
-  auto& meeting = *new (shared) Meeting{};
-  std::vector<pid_t> children;
+  auto& results = *new (shared) Results{};
+  ProcessRanks processes(
+      ranks, [](int, HostTransportOptions&, CommunicatorOptions& options) { options = {}; },
+      [&](int rank, Communicator& communicator, Meeting&) {
+        run_rank(rank, ranks, engine_options(arguments, layout, ranks), arguments, communicator, results);
+      });
   for (int rank = 0; rank < ranks; ++rank) {
-    children.push_back(fork());
-    if (children.back() != 0) continue;
-    int code = 0;
-    try {
-      run_rank(rank, ranks, engine_options(arguments, layout, ranks), arguments, meeting);
-    } catch (const Error& error) {
-      fmt::print(stderr, "{}\n", error.what());
-      code = 1;
-    }
-    std::_Exit(code);
+    if (const std::string problem = processes.wait_for(rank); !problem.empty())
+      throw_user_error(fmt::format("rank {}: {}", rank, problem));
   }
-  bool failed = false;
-  for (const pid_t child : children) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    failed = failed || status != 0;
-  }
-  if (failed) throw_user_error("a rank failed");
-  Measured result;
-  result.step_seconds = meeting.step_seconds;
-  result.proportional_bytes = *std::ranges::max_element(meeting.proportional_bytes);
-  result.planned_bytes = *std::ranges::max_element(meeting.planned_bytes);
-  result.state_bytes = *std::ranges::max_element(meeting.state_bytes);
-  munmap(shared, sizeof(Meeting));
-  return result;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  const Measured measured{results.step_seconds, *std::ranges::max_element(results.proportional_bytes),
+                          *std::ranges::max_element(results.planned_bytes),
+                          *std::ranges::max_element(results.state_bytes)};
+  munmap(shared, sizeof(Results));
+  return measured;
 }
 
 int bench(const Arguments& arguments) {

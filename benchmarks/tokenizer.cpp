@@ -23,6 +23,7 @@
 #include "athanor/machine/host.h"
 #include "athanor/tokenizer/open_tokenizer.h"
 #include "athanor/tokenizer/train.h"
+#include "median.h"
 
 namespace athanor {
 namespace {
@@ -52,11 +53,6 @@ class WholeText final : public TextSource {
 
 double seconds_since(int64_t begin) {
   return static_cast<double>(monotonic_ns() - begin) * 1e-9;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 nlohmann::ordered_json measure(const std::string& name, const std::string& path, int64_t vocabulary,

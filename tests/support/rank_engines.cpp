@@ -11,6 +11,7 @@
 #include "athanor/base/philox.h"
 #include "athanor/checkpoint/tensor_conversion.h"
 #include "athanor/comm/thread_transport.h"
+#include "athanor/train/rank_layout.h"
 
 namespace athanor {
 
@@ -36,9 +37,8 @@ Token token_at(const RunPlan& plan, int64_t number, int64_t sample, int64_t s, i
           document};
 }
 
-int64_t padded_length(const RunPlan& plan) {
-  const int64_t granule = sequence_granule(plan.engine.compile.layout);
-  return (plan.sequence_length + granule - 1) / granule * granule;
+int64_t length_of(const RunPlan& plan) {
+  return padded_sequence(plan.engine.compile.layout, plan.sequence_length);
 }
 
 struct RankState {
@@ -53,7 +53,7 @@ struct RankState {
 Batch batch_of_rank(const RunPlan& plan, int64_t number, const Coordinates& coordinates) {
   const Layout layout = layout_of(plan.engine.model, plan.engine.compile.layout);
   const auto stored =
-      stored_ranges({plan.samples, padded_length(plan)}, layout.batch, layout.mesh(), coordinates);
+      stored_ranges({plan.samples, length_of(plan)}, layout.batch, layout.mesh(), coordinates);
   Batch batch;
   for (const Range& samples : stored[0]) {
     for (int64_t sample = samples.begin; sample < samples.end; ++sample) {
@@ -77,8 +77,7 @@ Batch batch_of_rank(const RunPlan& plan, int64_t number, const Coordinates& coor
 
 RankRun run_ranks(const RunPlan& plan) {
   const Mesh& mesh = plan.engine.compile.layout.mesh;
-  int ranks = 1;
-  for (const int32_t size : mesh.sizes) ranks *= size;
+  const auto ranks = static_cast<int>(mesh.ranks());
   const int64_t parts = mesh.size(Axis::replica) * mesh.size(Axis::shard);
   ATHANOR_ASSERT(plan.samples % parts == 0, "{} samples for {} ranks", plan.samples, parts);
   ThreadNetwork network(ranks);
@@ -94,7 +93,7 @@ RankRun run_ranks(const RunPlan& plan) {
       options.threads = 1;
       options.micro_batch = options.validation_micro_batch = plan.samples / parts;
       options.micro_batch_counts = {static_cast<int32_t>(plan.micro_batches)};
-      options.sequence_length = padded_length(plan);
+      options.sequence_length = length_of(plan);
       if (ranks > 1) options.communicator = communicators[static_cast<size_t>(rank)].get();
       state.engine = std::make_unique<Engine>(options);
       state.engine->allocate();
@@ -129,9 +128,7 @@ RankRun run_ranks(const RunPlan& plan) {
       EXPECT_EQ(state.steps[i].gradient_norm, result.steps[i].gradient_norm);
     }
     EXPECT_EQ(state.validation, result.validation[0]);
-    std::vector<std::byte> all;
     for (const NamedTensor& tensor : state.engine->weights()) {
-      all.insert(all.end(), tensor.bytes.begin(), tensor.bytes.end());
       auto& whole = result.weights[tensor.name];
       whole.resize(static_cast<size_t>(tensor.shape.elements()), std::numeric_limits<double>::quiet_NaN());
       const size_t size = size_of(tensor.dtype);
@@ -145,7 +142,6 @@ RankRun run_ranks(const RunPlan& plan) {
         }
       }
     }
-    result.weight_bytes.push_back(std::move(all));
   }
   return result;
 }

@@ -16,9 +16,8 @@ using Tensors = std::map<std::string, std::vector<double>>;
 
 struct RankRun {
   std::vector<StepResult> steps;
-  std::vector<double> validation;                    // loss sums after the steps
-  Tensors weights;                                   // whole
-  std::vector<std::vector<std::byte>> weight_bytes;  // by rank: all it has
+  std::vector<double> validation;  // loss sums after the steps
+  Tensors weights;                 // whole
 };
 
 // What a run of a layout does: `steps` steps of `micro_batches` micro-batches of `samples` samples each (over

@@ -1,6 +1,6 @@
-// Ranks as processes that a test forks: how they find each other, and what became of each.
+// Ranks as processes that a test or a benchmark forks: how they find each other, and what became of each.
 //
-// The test's process must have no thread of its own while it forks.
+// The process must have no thread of its own while it forks.
 #pragma once
 
 #include <sys/mman.h>
