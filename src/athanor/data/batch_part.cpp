@@ -1,6 +1,7 @@
 #include "athanor/data/batch_part.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "athanor/base/error.h"
@@ -15,7 +16,10 @@ class RowCopier {
   RowCopier(const Batch& whole, int64_t row, Batch& part)
       : whole_(whole), part_(part), length_(whole.sequence_length), first_(row * length_) {
     const auto begin = whole.documents.begin() + first_;
-    filler_document_ = length_ > 0 ? *std::max_element(begin, begin + length_) + 1 : 0;
+    if (length_ == 0) return;
+    // A row that is filled up itself has the largest number already; the filler joins that document.
+    const int32_t largest = *std::max_element(begin, begin + length_);
+    filler_document_ = largest < std::numeric_limits<int32_t>::max() ? largest + 1 : largest;
   }
 
   void append(const TokenRange& range) {
