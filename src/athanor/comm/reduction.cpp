@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "athanor/base/error.h"
+#include "athanor/comm/plain_copy.h"
 #include "athanor/comm/plain_sum.h"
 
 namespace athanor {
@@ -136,8 +137,7 @@ void combine(std::span<const CombineSource> sources, CollectiveReduction reducti
   if (count == 0) return;
   if (sources.size() == 1 && sources[0].dtype == target_type) {
     for (std::byte* const target : targets)
-      if (sources[0].data != target)
-        std::memmove(target, sources[0].data, static_cast<size_t>(count) * size_of(target_type));
+      plain_copy(target, sources[0].data, static_cast<size_t>(count) * size_of(target_type));
     return;
   }
   switch (accumulator) {

@@ -107,9 +107,16 @@ std::optional<StoreAnswer> StoreConnection::take_answer() {
     }
     at += piece->bytes;
   }
-  for (const std::string_view body : bodies) answer.pieces.emplace_back(body);
-  input_.erase(0, at);
-  if (input_.empty()) input_ = {};  // most clients ask once, and keep what they got
+  const bool takes_input = !bodies.empty() && at == input_.size();
+  for (size_t i = 0; i + (takes_input ? 1 : 0) < bodies.size(); ++i) answer.pieces.emplace_back(bodies[i]);
+  if (takes_input) {
+    // Most clients ask once, and keep what they got: thousands of addresses, in the memory where they came.
+    input_.erase(0, at - bodies.back().size());
+    answer.pieces.push_back(std::move(input_));
+    input_ = {};
+  } else {
+    input_.erase(0, at);
+  }
   needed_ = 0;
   return answer;
 }
