@@ -11,7 +11,7 @@ class AllLayouts : public testing::TestWithParam<LayoutCase> {};
 
 TEST_P(AllLayouts, GiveTheNumbersOfOneRank) {
   const RunPlan plan = plan_of(GetParam(), Precision::fp64);
-  expect_same(run_ranks(one_rank(plan)), run_ranks(plan), {1e-12, 1e-12, 1e-12});
+  expect_same(run_ranks(one_rank(plan)), run_ranks(plan), bounds_of(Precision::fp64));
 }
 
 INSTANTIATE_TEST_SUITE_P(Grid, AllLayouts, testing::ValuesIn(all_layouts()));

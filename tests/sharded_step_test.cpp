@@ -9,6 +9,7 @@
 #include "athanor/base/labels.h"
 #include "athanor/compile/assemble.h"
 #include "athanor/compile/bucket_graphs.h"
+#include "athanor/model/test_models.h"
 #include "support/virtual_training.h"
 
 namespace athanor {
@@ -17,15 +18,7 @@ namespace {
 constexpr double tolerance = 1e-12;
 
 ModelConfig tiny(const std::string& family) {
-  ModelConfig config = family_defaults(family);
-  config.layers = 2;
-  config.width = 7;
-  config.heads = 4;
-  config.key_value_heads = 2;
-  config.head_dim = 4;
-  config.feed_forward = 10;
-  config.vocabulary = 23;
-  config.maximum_positions = 16;
+  ModelConfig config = odd_model(family, 2, 16);
   config.dropout = 0.1;
   config.label_smoothing = 0.1;
   config.query_key_norm = family == "llama";

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <set>
 
+#include "athanor/model/test_models.h"
+
 namespace athanor {
 
 namespace {
@@ -154,25 +156,17 @@ std::vector<LayoutCase> all_layouts() {
   return layouts;
 }
 
-RunPlan plan_of(const LayoutCase& layout, Precision precision) {
+RunPlan plan_of(const LayoutCase& layout, Precision precision, KernelSet kernels) {
   RunPlan plan;
   ModelConfig& model = plan.engine.model;
   const bool llama = std::string(layout.family) == "llama";
-  model = family_defaults(layout.family);
-  model.layers = 2;
-  model.width = 7;
-  model.heads = 4;
-  model.key_value_heads = 2;
-  model.head_dim = 4;
-  model.feed_forward = 10;
-  model.vocabulary = 23;
-  model.maximum_positions = 96;
+  model = odd_model(layout.family, 2, 96);
   model.dropout = 0.1;
   model.label_smoothing = 0.1;
   model.z_loss = 1e-2;
   model.window = 5;
   model.query_key_norm = llama;
-  plan.engine.kernels = KernelSet::reference;
+  plan.engine.kernels = kernels;
   plan.engine.seed = 5;
   CompileOptions& compile = plan.engine.compile;
   compile.precision = precision;
@@ -186,6 +180,7 @@ RunPlan plan_of(const LayoutCase& layout, Precision precision) {
   compile.gather_window = layout.gather_window;
   plan.micro_batches = layout.micro_batches;
   const int64_t data_ranks = layout.replica * layout.shard;
+  if (precision == Precision::fp16) plan.loss_scale = 1024;
   plan.samples = 12 % data_ranks == 0 ? 12 : data_ranks;
   plan.sequence_length = 7;
   return plan;
@@ -195,6 +190,26 @@ RunPlan one_rank(RunPlan plan) {
   plan.engine.compile.layout = {};
   plan.engine.compile.zero_stage = 0;
   return plan;
+}
+
+Tolerance bounds_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp64:
+      return {1e-12, 1e-12, 1e-12};
+    case Precision::fp32:
+      return {1e-6, 1e-5, 1e-4};
+    case Precision::fp16:
+      return {2e-3, 1e-2, 2e-2};
+    case Precision::bf16:
+      return {1e-2, 5e-2, 5e-2};
+  }
+  return {};
+}
+
+std::string name_of(Precision precision, KernelSet kernels) {
+  constexpr std::array<const char*, 4> names = {"fp64", "fp32", "bf16", "fp16"};
+  return fmt::format("{}, {} kernels", names.at(static_cast<size_t>(precision)),
+                     kernels == KernelSet::cpu ? "cpu" : "reference");
 }
 
 namespace {
@@ -221,11 +236,22 @@ void expect_same(const RankRun& expected, const RankRun& actual, const Tolerance
   for (size_t i = 0; i < expected.steps.size(); ++i) {
     const StepResult &a = expected.steps[i], &b = actual.steps[i];
     EXPECT_EQ(a.valid_tokens, b.valid_tokens);
+    EXPECT_FALSE(a.skipped || b.skipped) << "step " << i;
     EXPECT_NEAR(a.loss, b.loss, tolerance.loss * a.loss) << "step " << i;
     EXPECT_NEAR(a.gradient_norm, b.gradient_norm, tolerance.norm * a.gradient_norm) << "step " << i;
   }
   EXPECT_NEAR(expected.validation[0], actual.validation[0], tolerance.loss * expected.validation[0]);
   EXPECT_LE(largest_difference(expected.weights, actual.weights), tolerance.weights);
+}
+
+void expect_same_bits(const RankRun& expected, const RankRun& actual) {
+  ASSERT_EQ(expected.steps.size(), actual.steps.size());
+  for (size_t i = 0; i < expected.steps.size(); ++i) {
+    EXPECT_EQ(expected.steps[i].loss, actual.steps[i].loss) << "step " << i;
+    EXPECT_EQ(expected.steps[i].gradient_norm, actual.steps[i].gradient_norm) << "step " << i;
+  }
+  EXPECT_EQ(expected.validation, actual.validation);
+  for (const auto& [name, values] : expected.weights) EXPECT_TRUE(values == actual.weights.at(name)) << name;
 }
 
 }  // namespace athanor

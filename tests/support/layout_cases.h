@@ -26,6 +26,7 @@ struct LayoutCase {
   int32_t ranks() const { return replica * shard * context * tensor; }
 };
 std::string to_text(const LayoutCase& layout);
+std::string name_of(Precision precision, KernelSet kernels);
 inline void PrintTo(const LayoutCase& layout, std::ostream* stream) {
   *stream << to_text(layout);
 }
@@ -37,7 +38,7 @@ std::vector<LayoutCase> all_layouts();
 
 // A tiny model with every feature: norms, biases or gates, grouped queries, a tied head (gpt2), dropout, a
 // window, documents, label smoothing, a z-loss; sizes that nothing divides.
-RunPlan plan_of(const LayoutCase& layout, Precision precision);
+RunPlan plan_of(const LayoutCase& layout, Precision precision, KernelSet kernels = KernelSet::reference);
 // The same on one rank.
 RunPlan one_rank(RunPlan plan);
 
@@ -46,6 +47,9 @@ RunPlan one_rank(RunPlan plan);
 struct Tolerance {
   double loss = 0, norm = 0, weights = 0;
 };
+// Those that docs/sharding.md states.
+Tolerance bounds_of(Precision precision);
 void expect_same(const RankRun& expected, const RankRun& actual, const Tolerance& tolerance);
+void expect_same_bits(const RankRun& expected, const RankRun& actual);
 
 }  // namespace athanor

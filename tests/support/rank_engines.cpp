@@ -90,7 +90,7 @@ RankRun run_ranks(const RunPlan& plan) {
     RankState& state = states[static_cast<size_t>(rank)];
     try {
       EngineOptions options = plan.engine;
-      options.threads = 1;
+      options.threads = plan.threads;
       options.micro_batch = options.validation_micro_batch = plan.samples / parts;
       options.micro_batch_counts = {static_cast<int32_t>(plan.micro_batches)};
       options.sequence_length = length_of(plan);
@@ -98,12 +98,13 @@ RankRun run_ranks(const RunPlan& plan) {
       state.engine = std::make_unique<Engine>(options);
       state.engine->allocate();
       state.engine->initialise();
+      state.engine->set_loss_scale(plan.loss_scale);
       const Coordinates at = coordinates_of(mesh, rank);
       for (int step = 0; step < plan.steps; ++step) {
         std::vector<Batch> batches;
         for (int64_t m = 0; m < plan.micro_batches; ++m)
           batches.push_back(batch_of_rank(plan, step * plan.micro_batches + m, at));
-        state.steps.push_back(state.engine->train_step(batches, step, step, 1e-2));
+        state.steps.push_back(state.engine->train_step(batches, step, step, plan.learning_rate));
       }
       state.validation = state.engine->evaluate(batch_of_rank(plan, 99, at)).loss_sum;
     } catch (...) {

@@ -23,9 +23,12 @@ struct RankRun {
 // What a run of a layout does: `steps` steps of `micro_batches` micro-batches of `samples` samples each (over
 // all ranks), the same tokens in every layout.
 struct RunPlan {
-  EngineOptions engine;  // micro_batch, sequence_length and communicator are set here
+  EngineOptions engine;  // micro_batch, sequence_length, threads and communicator are set here
   int64_t samples = 4, sequence_length = 8, micro_batches = 2;
   int steps = 3;
+  double learning_rate = 1e-2;
+  int threads = 1;        // of each rank
+  double loss_scale = 1;  // of the gradient, in all steps
   bool documents = true;  // mask by document
 };
 

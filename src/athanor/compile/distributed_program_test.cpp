@@ -7,21 +7,13 @@
 
 #include "athanor/base/error.h"
 #include "athanor/compile/compile.h"
+#include "athanor/model/test_models.h"
 
 namespace athanor {
 namespace {
 
 ModelConfig tiny(const std::string& family) {
-  ModelConfig config = family_defaults(family);
-  config.layers = 5;
-  config.width = 7;
-  config.heads = 4;
-  config.key_value_heads = 2;
-  config.head_dim = 4;
-  config.feed_forward = 10;
-  config.vocabulary = 23;
-  config.maximum_positions = 48;
-  return config;
+  return odd_model(family, 5, 48);
 }
 
 Backend any_backend() {
