@@ -27,8 +27,7 @@ TokenizerRoles roles_beside(FileEnvironment& files, const std::string& path) {
   return read_tokenizer_config(read_file(files, config, largest_file), config);
 }
 
-TokenizerDefinition read_pair(FileEnvironment& files, const std::string& vocabulary_path,
-                              const std::string& vocabulary) {
+MergesText merges_beside(FileEnvironment& files, const std::string& vocabulary_path) {
   constexpr std::string_view ending = "vocab.json";
   const std::string merges_path =
       vocabulary_path.substr(0, vocabulary_path.size() - ending.size()) + "merges.txt";
@@ -36,8 +35,7 @@ TokenizerDefinition read_pair(FileEnvironment& files, const std::string& vocabul
     throw_user_error(fmt::format("there is no {} beside {}", merges_path, vocabulary_path),
                      "a vocab.json without merges.txt says only half");
   }
-  return read_vocabulary_and_merges(vocabulary, vocabulary_path, read_file(files, merges_path, largest_file),
-                                    merges_path, roles_beside(files, vocabulary_path));
+  return {merges_path, read_file(files, merges_path, largest_file)};
 }
 
 TokenizerDefinition read_definition(FileEnvironment& files, const std::string& path) {
@@ -56,8 +54,9 @@ TokenizerDefinition read_definition(FileEnvironment& files, const std::string& p
                      "is it the folder of a model?");
   }
   const std::string json = read_file(files, path, largest_file);
-  if (path.ends_with("vocab.json") && !is_tokenizer_json(json, path)) return read_pair(files, path, json);
-  return read_tokenizer_json(json, path, roles_beside(files, path));
+  const TokenizerRoles roles = roles_beside(files, path);
+  if (!path.ends_with("vocab.json")) return read_tokenizer_json(json, path, roles);
+  return read_vocabulary_json(json, path, [&] { return merges_beside(files, path); }, roles);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 // field. They take memory in proportion to the file.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -23,14 +24,14 @@ TokenizerRoles read_tokenizer_config(std::string_view json, const std::string& p
 TokenizerDefinition read_tokenizer_json(std::string_view json, const std::string& path,
                                         const TokenizerRoles& roles = {});
 
-// Whether it is a tokenizer.json, whatever its name, and not a bare vocabulary.
-bool is_tokenizer_json(std::string_view json, const std::string& path);
-
-// GPT-2's pair of files. Every token of several bytes must be made by a merge, but for names in brackets.
-TokenizerDefinition read_vocabulary_and_merges(std::string_view vocabulary_json,
-                                               const std::string& vocabulary_path,
-                                               std::string_view merges_text, const std::string& merges_path,
-                                               const TokenizerRoles& roles = {});
+// A vocab.json: the first of GPT-2's pair of files, whose second is then asked for; or a tokenizer.json of
+// that name. Every token of several bytes must be made by a merge, but for names in brackets.
+struct MergesText {
+  std::string path, text;
+};
+TokenizerDefinition read_vocabulary_json(std::string_view json, const std::string& path,
+                                         const std::function<MergesText()>& merges,
+                                         const TokenizerRoles& roles = {});
 
 // The text of a tokenizer.json.
 std::string write_tokenizer_json(const TokenizerDefinition& definition);

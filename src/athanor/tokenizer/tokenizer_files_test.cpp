@@ -164,7 +164,7 @@ TEST(TokenizerFiles, KnownSpellingsOfPatterns) {
 TEST(TokenizerFiles, VocabularyAndMerges) {
   const auto read = [](const std::string& vocabulary, const std::string& merges) {
     try {
-      read_vocabulary_and_merges(vocabulary, "vocab.json", merges, "merges.txt");
+      read_vocabulary_json(vocabulary, "vocab.json", [&] { return MergesText{"merges.txt", merges}; });
     } catch (const Error& error) {
       return std::string(error.what());
     }

@@ -376,26 +376,25 @@ TokenizerDefinition read_tokenizer_json(std::string_view json, const std::string
   return DefinitionReader(fields).read(fields.parse(json), roles);
 }
 
-bool is_tokenizer_json(std::string_view json, const std::string& path) {
-  const Json file = JsonFields(path).parse(json);
-  return file.is_object() && file.contains("model") && file["model"].is_object();
-}
-
-TokenizerDefinition read_vocabulary_and_merges(std::string_view vocabulary_json,
-                                               const std::string& vocabulary_path,
-                                               std::string_view merges_text, const std::string& merges_path,
-                                               const TokenizerRoles& roles) {
-  const JsonFields vocabulary_fields(vocabulary_path), merges_fields(merges_path);
+TokenizerDefinition read_vocabulary_json(std::string_view json, const std::string& path,
+                                         const std::function<MergesText()>& merges,
+                                         const TokenizerRoles& roles) {
+  const JsonFields fields(path);
+  const Json file = fields.parse(json);
+  if (file.is_object() && file.contains("model") && file["model"].is_object())
+    return DefinitionReader(fields).read(file, roles);
+  const MergesText pair = merges();
+  const JsonFields merges_fields(pair.path);
   TokenLists model;
-  model.read_vocabulary(vocabulary_fields, vocabulary_fields.parse(vocabulary_json));
-  for (size_t begin = 0; begin < merges_text.size();) {
-    const size_t end = std::min(merges_text.find('\n', begin), merges_text.size());
-    std::string line(merges_text.substr(begin, end - begin));
+  model.read_vocabulary(fields, file);
+  for (size_t begin = 0; begin < pair.text.size();) {
+    const size_t end = std::min(pair.text.find('\n', begin), pair.text.size());
+    std::string line = pair.text.substr(begin, end - begin);
     if (line.ends_with('\r')) line.pop_back();
     begin = end + 1;
     if (!line.empty() && !line.starts_with("#version")) model.add_merge(merges_fields, line);
   }
-  return DefinitionReader(vocabulary_fields).read_pair(std::move(model), merges_path, roles);
+  return DefinitionReader(fields).read_pair(std::move(model), pair.path, roles);
 }
 
 }  // namespace athanor
