@@ -125,6 +125,17 @@ std::vector<InputFile> files_of_pattern(FileEnvironment& files, const std::strin
   return inputs;
 }
 
+[[noreturn]] void refuse_missing(FileEnvironment& files, const std::string& path) {
+  if (files.exists(path + ".bin")) {
+    throw_user_error(fmt::format("'{}.bin' has no index: there is no '{}.idx' beside it", path, path),
+                     "a Megatron dataset is both files");
+  }
+  if (ends_with_any(path, {".txt", ".text", ".md", ".jsonl", ".ndjson", ".tokens", ".bin"}))
+    files.open(path);  // throws that it does not exist
+  throw_user_error(fmt::format("there is no '{0}', and no '{0}.idx' of a Megatron dataset", path),
+                   "check the path; it does not exist");
+}
+
 }  // namespace
 
 std::vector<InputFile> find_input_files(FileEnvironment& files, const std::string& value) {
@@ -143,7 +154,7 @@ std::vector<InputFile> find_input_files(FileEnvironment& files, const std::strin
     if (!inputs.empty()) return inputs;
   }
   if (is_pattern(value)) return files_of_pattern(files, value);
-  return {classify(files, value)};  // throws that it does not exist
+  refuse_missing(files, value);
 }
 
 bool is_one_of(const std::vector<InputFile>& inputs, const std::string& path) {

@@ -9,11 +9,13 @@
 #include "athanor/base/error.h"
 #include "athanor/base/temporary_folder.h"
 #include "athanor/data/megatron_dataset.h"
+#include "athanor/data/open_source.h"
 #include "athanor/data/token_file.h"
 
 namespace athanor {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -82,6 +84,21 @@ TEST_F(InputFilesTest, PatternsAndLists) {
   EXPECT_THAT(error_of([&] { find(path("none/*.txt")); }), HasSubstr("no file matches"));
   EXPECT_THAT(error_of([&] { find(path("d/a.txt") + "," + path("none.txt")); }), HasSubstr("none.txt"));
   EXPECT_THAT(error_of([&] { find(path("none.txt")); }), HasSubstr("none.txt"));
+}
+
+// What was looked for, and which of two files is missing.
+TEST_F(InputFilesTest, SaysWhatIsMissing) {
+  EXPECT_THAT(error_of([&] { find(path("d/none")); }),
+              AllOf(HasSubstr("d/none', and no '"), HasSubstr("d/none.idx' of a Megatron dataset")));
+  files_.remove(path("d/m.idx"));
+  EXPECT_THAT(error_of([&] { find(path("d/m")); }),
+              AllOf(HasSubstr("d/m.bin' has no index"), HasSubstr("d/m.idx' beside it")));
+  const auto open = [&](const std::string& name) {
+    return error_of([&] { open_token_input(files_, find_input_files(files_, path(name)).front(), 10); });
+  };
+  EXPECT_THAT(open("d/m.bin"), AllOf(HasSubstr("d/m.bin'"), HasSubstr("d/m.idx' beside it")));
+  EXPECT_THAT(open("d/m.idx"), HasSubstr("d/m.idx"));
+  EXPECT_THAT(open("d/none.bin"), HasSubstr("d/none.bin"));
 }
 
 TEST_F(InputFilesTest, KindsByFirstBytesAndName) {

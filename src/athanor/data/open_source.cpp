@@ -25,6 +25,13 @@ std::shared_ptr<const TokenSource> open_token_input(FileEnvironment& files, cons
     case InputKind::unknown:
       break;
   }
+  if (input.path.ends_with(".bin")) {
+    const std::string index = input.path.substr(0, input.path.size() - 4) + ".idx";
+    throw_user_error(fmt::format("'{}' is no file of tokens, and as part of a Megatron dataset it would "
+                                 "have '{}' beside it, which is not there",
+                                 input.path, index),
+                     "give the folder or the name where both files are");
+  }
   throw_user_error(fmt::format("'{}' is no file of tokens, and its name is not that of a text", input.path),
                    "texts end in .txt, .text or .md, JSON lines in .jsonl or .ndjson; `athanor data build` "
                    "makes tokens of texts with any name");
