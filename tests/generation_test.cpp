@@ -58,6 +58,11 @@ class GenerationTest : public testing::Test {
     }
     return lines;
   }
+  static int64_t tokens_in(const std::string& text) {
+    int64_t tokens = 0;
+    for (const Json& line : lines_of(text)) tokens += line["tokens"].get<int64_t>();
+    return tokens;
+  }
   static void expect_refused(const std::vector<std::string>& arguments, const std::string& message) {
     const ProgramResult result = run(arguments);
     EXPECT_EQ(result.exit_code, 2) << message;
@@ -215,10 +220,46 @@ TEST_F(GenerationTest, RanksWriteTheSameTexts) {
   const ProgramResult shared = with({"--ranks", "2", "--tensor", "2", "--temperature", "0"});
   EXPECT_EQ(shared.exit_code, 0) << shared.errors;
   EXPECT_EQ(shared.output, with({"--temperature", "0"}).output);
-  expect_refused({"generate", "runs/demo", "--prompt", "a", "--ranks", "4", "--tensor", "2"},
-                 "--ranks 4 with --tensor 2");
-  expect_refused({"evaluate", "runs/demo", "--ranks", "4", "--tensor", "3"},
+  EXPECT_EQ(with({"--tensor", "2", "--temperature", "0"}).output, shared.output);
+  // Two groups that share a model each; there are prompts for both.
+  const ProgramResult groups =
+      with({"--ranks", "4", "--tensor", "2", "--temperature", "0", "--threads", "1"});
+  EXPECT_EQ(groups.exit_code, 0) << groups.errors;
+  EXPECT_EQ(groups.output, shared.output);
+  EXPECT_NE(groups.errors.find(fmt::format("{} tokens", tokens_in(shared.output))), std::string::npos)
+      << groups.errors;
+  expect_refused({"generate", "runs/demo", "--prompt", "a", "--ranks", "4", "--tensor", "3"},
                  "--tensor 3 does not divide --ranks 4");
+}
+
+// More ranks than prompts: some have nothing to do.
+TEST_F(GenerationTest, RanksWithoutPromptsWait) {
+  const std::vector<std::string> one = {"--prompt", "In the", "--temperature", "0"};
+  std::vector<std::string> many = one;
+  many.insert(many.end(), {"--ranks", "3", "--threads", "1"});
+  EXPECT_EQ(generate(many).output, generate(one).output);
+}
+
+// A file of prompts, and the sampled texts of a model that two ranks share: each prompt draws its own
+// numbers.
+TEST_F(GenerationTest, RanksShareAFileOfPrompts) {
+  std::string prompts;
+  for (int i = 0; i < 11; ++i) prompts += fmt::format("word {}\n", i * i);
+  write("words.txt", prompts);
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--file", "words.txt", "--json", "--batch", "3"});
+    const ProgramResult result = generate(more);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return result.output;
+  };
+  const std::string greedy = with({"--temperature", "0"}), drawn = with({"--seed", "7"});
+  EXPECT_EQ(lines_of(greedy).size(), 11U);
+  for (const char* ranks : {"2", "5"}) {
+    EXPECT_EQ(with({"--temperature", "0", "--ranks", ranks, "--threads", "1"}), greedy);
+    EXPECT_EQ(with({"--seed", "7", "--ranks", ranks, "--threads", "1"}), drawn);
+  }
+  EXPECT_EQ(with({"--temperature", "0", "--ranks", "6", "--tensor", "2", "--threads", "1"}), greedy);
+  EXPECT_EQ(with({"--temperature", "0", "--ranks", "3", "--tensor", "3", "--threads", "1"}), greedy);
 }
 
 TEST_F(GenerationTest, RanksShareAnEvaluation) {
@@ -227,13 +268,26 @@ TEST_F(GenerationTest, RanksShareAnEvaluation) {
     return run(more);
   };
   const Json one = Json::parse(evaluate({}).output);
-  for (const char* tensor : {"1", "2"}) {
-    const ProgramResult many = evaluate({"--ranks", "2", "--tensor", tensor});
+  const std::vector<std::vector<std::string>> layouts = {
+      {"--ranks", "2"},
+      {"--ranks", "2", "--tensor", "2"},
+      {"--ranks", "4", "--tensor", "2"},
+      {"--ranks", "3", "--shard-weights"},
+      {"--ranks", "4", "--tensor", "2", "--shard-weights"}};
+  for (std::vector<std::string> layout : layouts) {
+    layout.insert(layout.end(), {"--threads", "1"});
+    const ProgramResult many = evaluate(layout);
     ASSERT_EQ(many.exit_code, 0) << many.errors;
     const Json scores = Json::parse(many.output);  // one line, of one rank
     EXPECT_EQ(scores["tokens"], one["tokens"]);
+    EXPECT_EQ(scores["bytes"], one["bytes"]);
     EXPECT_NEAR(scores["loss"].get<double>(), one["loss"].get<double>(), 1e-5);
   }
+  expect_refused({"evaluate", "runs/demo", "--shard-weights"}, "there is one rank with windows of its own");
+  expect_refused({"evaluate", "runs/demo", "--tensor", "2", "--shard-weights"},
+                 "there is one rank with windows of its own");
+  expect_refused({"evaluate", "runs/demo", "--ranks", "4", "--tensor", "3"},
+                 "--tensor 3 does not divide --ranks 4");
 }
 
 }  // namespace

@@ -187,7 +187,7 @@ class CommandLine {
     command->add_option("--threads", arguments.threads, "of each rank; 0: all cores, shared")
         ->type_name("N")
         ->check(CLI::Range(0, 4096));
-    command->add_option("--ranks", arguments.ranks, "processes that share the work (1)")
+    command->add_option("--ranks", arguments.ranks, "processes that share the work (--tensor)")
         ->type_name("N")
         ->check(CLI::Range(1, 1 << 20));
     command
@@ -233,7 +233,7 @@ class CommandLine {
     command->add_option("--stop", a.stops, "end before this text; may be repeated")
         ->type_name("TEXT")
         ->allow_extra_args(false);
-    count("--batch", a.batch, "prompts worked on at a time (8); changes the speed only", 1, 4096);
+    count("--batch", a.batch, "prompts each model works on at a time (8); changes the speed only", 1, 4096);
     count("--context", a.context, "longest sequence; 0: what the model allows (0)", 0, many);
     command->add_flag("--special-tokens", a.special_tokens,
                       "text in prompts that spells a special token becomes it");
@@ -265,7 +265,9 @@ class CommandLine {
           "tokens a window moves on by, which are those it scores; 0: its length. Smaller ones leave more "
           "context and take longer (0)",
           0, int64_t{1} << 31);
-    count("--batch", a.batch, "windows worked on at a time (8); changes the speed only", 1, 65536);
+    count("--batch", a.batch, "windows each rank works on at a time (8); changes the speed only", 1, 65536);
+    command->add_flag("--shard-weights", a.shard_weights,
+                      "each of --ranks keeps a part of the weights and gathers a layer when it needs it");
     command->add_flag("--json", a.json, "a line of JSON for each set");
     command->footer(
         "Every token but the first is scored once; tokens that a data file marks as not learned are left "

@@ -54,7 +54,7 @@ struct InferenceArguments {
   std::string precision;  // empty: fp32, or the 16-bit type that the weights are kept in
   std::string tokenizer;  // see open_tokenizer; empty: the one kept with the model
   int threads = 0;        // of each rank; 0: all cores
-  int64_t ranks = 1;      // that share the work
+  int64_t ranks = 0;      // that share the work; 0: as many as share a model
   int64_t tensor = 1;     // of them share a model
   bool no_average = false;
 };
@@ -73,6 +73,7 @@ struct EvaluateArguments {
   InferenceArguments inference;
   std::string data;  // file, or name of a validation set; empty: all sets of the model's run
   int64_t tokens = 0, sequence = 0, stride = 0, batch = 8;
+  bool shard_weights = false;  // ranks keep a part each, and gather a layer when they need it
   bool json = false;
 };
 void evaluate_command(const EvaluateArguments& arguments);

@@ -139,6 +139,13 @@ void evaluate_sets(const EvaluateArguments& arguments, const InferenceRanks& ran
   }
   options.validation_micro_batch = arguments.batch;
   ranks.apply(options);
+  if (arguments.shard_weights) {
+    if (ranks.groups() == 1) {
+      throw_user_error("--shard-weights: there is one rank with windows of its own, which needs all weights",
+                       "give more --ranks, or fewer to --tensor");
+    }
+    options.compile.zero_stage = 3;
+  }
   const auto engine = load_engine(inference, options);
   for (const Set& set : sets) {
     EvaluateOptions evaluation{

@@ -2,10 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "athanor/base/clock.h"
 #include "athanor/base/error.h"
 #include "athanor/base/json_depth.h"
 #include "athanor/cli/commands.h"
@@ -118,38 +120,39 @@ class Generator {
     return static_cast<int64_t>(longest);
   }
 
-  // Ranks with a model each divide the prompts; those that share one all write them. Rank 0 shows.
-  GenerateReport run(Engine& engine, RankMessages& messages, bool divides) {
+  // Groups of ranks with a model each divide the prompts; all ranks of a group write its texts. Rank 0 shows.
+  GenerateReport run(Engine& engine, const InferenceRanks& ranks) {
+    RankMessages& messages = *ranks.messages;
     shows_ = messages.is_first();
-    const auto step = static_cast<size_t>(divides ? messages.ranks() : 1);
     std::vector<size_t> own;
     std::vector<std::vector<int32_t>> ids;
-    for (size_t prompt = divides ? static_cast<size_t>(messages.rank()) : 0; prompt < ids_.size();
-         prompt += step) {
+    for (auto prompt = static_cast<size_t>(ranks.group()); prompt < ids_.size();
+         prompt += static_cast<size_t>(ranks.groups())) {
       own.push_back(prompt);
       ids.push_back(ids_[prompt]);
     }
     if (streams_) show(prompts_.front());
-    const GenerateReport report =
-        generate(engine, ids,
-                 {.length = arguments_.max_tokens,
-                  .vocabulary = inference_.tokenizer->vocabulary_size(),
-                  .sampling = {.temperature = arguments_.temperature,
-                               .top_k = arguments_.top_k,
-                               .top_p = arguments_.top_p,
-                               .seed = static_cast<uint64_t>(arguments_.seed)}},
-                 [&](size_t prompt, int32_t token) { return add(own[prompt], token); });
+    GenerateReport report = generate(engine, ids,
+                                     {.length = arguments_.max_tokens,
+                                      .vocabulary = inference_.tokenizer->vocabulary_size(),
+                                      .sampling = {.temperature = arguments_.temperature,
+                                                   .top_k = arguments_.top_k,
+                                                   .top_p = arguments_.top_p,
+                                                   .seed = static_cast<uint64_t>(arguments_.seed)}},
+                                     [&](size_t prompt, int32_t token) { return add(own[prompt], token); });
     for (const size_t prompt : own) {
       if (!continuations_[prompt].ended) end(prompt);
     }
-    if (divides) exchange(messages, own);
+    exchange(ranks, own);
     if (streams_ && shows_) write_output("\n");
-    return report;
+    return of_all(report, ranks);
   }
 
  private:
-  // Rank 0 gets what the others have written.
-  void exchange(RankMessages& messages, const std::vector<size_t>& own) {
+  // Rank 0 gets what the other groups have written, of the first rank of each.
+  void exchange(const InferenceRanks& ranks, const std::vector<size_t>& own) {
+    RankMessages& messages = *ranks.messages;
+    if (!ranks.speaks_for_group()) return;
     if (!messages.is_first()) {
       nlohmann::json texts = nlohmann::json::array();
       for (const size_t prompt : own) {
@@ -160,9 +163,9 @@ class Generator {
       const std::vector<uint8_t> bytes = nlohmann::json::to_cbor(texts);
       return messages.send(0, std::as_bytes(std::span(bytes)));
     }
-    for (int rank = 1; rank < messages.ranks(); ++rank) {
+    for (int group = 1; group < ranks.groups(); ++group) {
       std::vector<std::byte> bytes;
-      messages.receive(rank, bytes);
+      messages.receive(group * ranks.ranks_of_group(), bytes);
       for (const auto& text : nlohmann::json::from_cbor(bytes)) {
         Continuation& one = continuations_.at(text[0].get<size_t>());
         const auto& written = text[1].get_binary();
@@ -173,6 +176,22 @@ class Generator {
       }
     }
     write_ended();
+  }
+
+  // Tokens of all groups, and the longest times.
+  static GenerateReport of_all(GenerateReport report, const InferenceRanks& ranks) {
+    if (ranks.groups() == 1) return report;
+    std::array<double, 2> tokens{};
+    if (ranks.speaks_for_group())
+      tokens = {static_cast<double>(report.prompt_tokens), static_cast<double>(report.tokens)};
+    ranks.messages->all_sum(tokens);
+    std::array<int64_t, 2> times = {static_cast<int64_t>(1e9 * report.prompt_seconds),
+                                    static_cast<int64_t>(1e9 * report.seconds)};
+    ranks.messages->all_max(times);
+    return {.prompt_tokens = static_cast<int64_t>(tokens[0]),
+            .tokens = static_cast<int64_t>(tokens[1]),
+            .prompt_seconds = seconds_of(times[0]),
+            .seconds = seconds_of(times[1])};
   }
 
   bool add(size_t prompt, int32_t token) {
@@ -278,13 +297,12 @@ void generate_texts(const GenerateArguments& arguments, const InferenceRanks& ra
   if (arguments.context > 0) context = arguments.context;
   context = std::min(context, std::max<int64_t>(1, generator.longest_prompt()) + arguments.max_tokens);
   EngineOptions options = inference.engine_options();
-  options.threads = ranks.threads;
-  options.generation =
-      GenerationShape::of(std::min(arguments.batch, static_cast<int64_t>(generator.prompt_count())), context);
-  const bool divides = arguments.inference.tensor == 1;
-  if (!divides) ranks.apply(options);
+  const int64_t prompts_of_group =
+      (static_cast<int64_t>(generator.prompt_count()) + ranks.groups() - 1) / ranks.groups();
+  options.generation = GenerationShape::of(std::min(arguments.batch, prompts_of_group), context);
+  ranks.apply(options);
   const auto engine = load_engine(inference, options);
-  const GenerateReport report = generator.run(*engine, messages, divides && messages.ranks() > 1);
+  const GenerateReport report = generator.run(*engine, ranks);
   if (!messages.is_first()) return;
   fmt::print(stderr, "{} tokens in {} ({}), after {} of prompt in {}\n", report.tokens,
              format_seconds(report.seconds),
@@ -296,13 +314,6 @@ void generate_texts(const GenerateArguments& arguments, const InferenceRanks& ra
 
 void generate_command(const GenerateArguments& arguments) {
   const ClosedPipesIgnored pipes;
-  if (arguments.inference.tensor > 1 && arguments.inference.ranks != arguments.inference.tensor) {
-    throw_user_error(
-        fmt::format("--ranks {} with --tensor {}: prompts are divided among ranks with a whole "
-                    "model each, or all ranks share one",
-                    arguments.inference.ranks, arguments.inference.tensor),
-        fmt::format("give --ranks {0} --tensor {0}, or leave out --tensor", arguments.inference.ranks));
-  }
   const std::optional<InferenceRanks> ranks = join_inference(arguments.inference);
   if (ranks) ranks->messages->abort_with_error([&] { generate_texts(arguments, *ranks); });
 }

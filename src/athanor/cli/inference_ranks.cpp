@@ -3,13 +3,18 @@
 namespace athanor {
 
 std::optional<InferenceRanks> join_inference(const InferenceArguments& arguments) {
-  if (arguments.ranks % arguments.tensor != 0) {
-    throw_user_error(fmt::format("--tensor {} does not divide --ranks {}", arguments.tensor, arguments.ranks),
-                     "the ranks are groups of so many that share the model");
+  const int64_t ranks_in_all = arguments.ranks > 0 ? arguments.ranks : arguments.tensor;
+  if (ranks_in_all % arguments.tensor != 0) {
+    throw_user_error(
+        fmt::format("--tensor {} does not divide --ranks {}", arguments.tensor, ranks_in_all),
+        fmt::format("groups of {0} ranks share a model each: give --ranks {0} or a multiple of it",
+                    arguments.tensor));
   }
   RunOptions options;
+  // Who is done waits for those with longer texts. Ranks that are gone are noticed all the same.
+  options.communication.timeout_seconds = 1e6;
   Mesh& mesh = options.compile.layout.mesh;
-  mesh.sizes[static_cast<size_t>(Axis::shard)] = static_cast<int32_t>(arguments.ranks / arguments.tensor);
+  mesh.sizes[static_cast<size_t>(Axis::shard)] = static_cast<int32_t>(ranks_in_all / arguments.tensor);
   mesh.sizes[static_cast<size_t>(Axis::tensor)] = static_cast<int32_t>(arguments.tensor);
   options.threads = arguments.threads;
   if (starts_ranks(options)) {

@@ -13,11 +13,17 @@
 
 namespace athanor {
 
+// The ranks are groups that have a whole model each, of neighbours that share it.
 struct InferenceRanks {
   JobRank job;
   std::unique_ptr<RankMessages> messages;
   LayoutOptions layout;
   int threads = 0;
+
+  int groups() const { return layout.mesh.size(Axis::shard); }
+  int ranks_of_group() const { return layout.mesh.size(Axis::tensor); }
+  int group() const { return messages->rank() / ranks_of_group(); }  // this rank's
+  bool speaks_for_group() const { return messages->rank() % ranks_of_group() == 0; }
 
   // An engine of the whole mesh, which cuts batches and weights.
   void apply(EngineOptions& options) const;

@@ -23,7 +23,6 @@ struct Distribution {
   // Axes over which the ranks have seen other tokens; over which norms of members must be added.
   std::vector<Axis> token_axes, norm_axes;
 };
-Distribution distribution_of(const Layout& layout, const CompileOptions& options, bool train);
 
 // The compiled templates of one program. Optional ones are absent when there is nothing for them to do.
 struct TemplateSet {
@@ -48,8 +47,10 @@ struct PersistentPlan {
 // What the programs of a set keep besides weights.
 struct PersistentNeeds {
   bool train = false, loss = false;
-  CacheShape cache = {};
+  CacheShape cache = {};  // of all ranks
 };
+Distribution distribution_of(const Layout& layout, const CompileOptions& options,
+                             const PersistentNeeds& needs);
 PersistentPlan plan_persistent(const ModelConfig& config, const std::vector<BucketTable>& tables,
                                const CompileOptions& options, const PrecisionPolicy& policy,
                                const Distribution& distribution, const PersistentNeeds& needs);

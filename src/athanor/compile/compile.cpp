@@ -38,14 +38,20 @@ void apply_roles(BucketTable& table, const OptimizerOptions& options) {
 
 class Compiler {
  public:
-  Compiler(const ModelConfig& config, const CompileOptions& options, const Backend& backend)
-      : config_(config), options_(options), backend_(backend), layout_(layout_of(config, options.layout)) {}
+  Compiler(const ModelConfig& config, std::span<const ProgramRequest> requests, const CompileOptions& options,
+           const Backend& backend)
+      : config_(config),
+        requests_(requests),
+        options_(options),
+        backend_(backend),
+        layout_(layout_of(config, layout_options(requests, options.layout))) {}
 
-  ProgramSet run(std::span<const ProgramRequest> requests) {
+  ProgramSet run() {
     ProgramSet set;
     policy_ = policy_of(options_, backend_, set.notes);
-    const PersistentNeeds needs = needs_of(requests);
-    distribution_ = distribution_of(layout_, options_, needs.train);
+    PersistentNeeds needs = needs_of(requests_);
+    needs.cache.rows *= data_ranks();
+    distribution_ = distribution_of(layout_, options_, needs);
     set.mesh = layout_.mesh();
     set.cut_buckets = distribution_.cut;
     set.whole_tables = bucket_tables(config_);
@@ -62,7 +68,7 @@ class Compiler {
                                       needs.train ? "master." : "working."));
       verify(set.programs.back());
     };
-    for (const ProgramRequest& request : requests) add(request, templates_of(request, set.tables));
+    for (const ProgramRequest& request : requests_) add(request, templates_of(request, set.tables));
     if (distribution_.cut && !distribution_.gathers) add({.kind = ProgramKind::gather}, gathers());
     return set;
   }
@@ -78,6 +84,27 @@ class Compiler {
       needs.cache = request.cache;
     }
     return needs;
+  }
+
+  // Tokens of which there are few at a time are not cut.
+  static LayoutOptions layout_options(std::span<const ProgramRequest> requests, LayoutOptions layout) {
+    const auto cached = std::ranges::count_if(
+        requests, [](const ProgramRequest& request) { return uses_cache(request.kind); });
+    if (cached == 0) return layout;
+    if (layout.mesh.size(Axis::context) > 1) {
+      throw_user_error(fmt::format("mesh.context is {}: programs that continue sequences do not cut them",
+                                   layout.mesh.size(Axis::context)),
+                       "give those ranks to mesh.tensor, or to mesh.shard for sequences of their own");
+    }
+    ATHANOR_ASSERT(cached == std::ssize(requests) || !layout.sequence_parallel,
+                   "programs that cut sequences beside those that do not");
+    layout.sequence_parallel = false;
+    return layout;
+  }
+
+  // Ranks with samples of their own.
+  int64_t data_ranks() const {
+    return int64_t{layout_.mesh().size(Axis::replica)} * layout_.mesh().size(Axis::shard);
   }
 
   static Segment checked(Segment segment) {
@@ -106,15 +133,14 @@ class Compiler {
 
   TemplateSet templates_of(const ProgramRequest& request, const std::vector<BucketTable>& tables) {
     const bool train = request.kind == ProgramKind::train, cached = uses_cache(request.kind);
-    const int64_t parts = layout_.mesh().size(Axis::replica) * layout_.mesh().size(Axis::shard);
     const int64_t samples = request.micro_batch, sequence = request.sequence_length;
     const ModelPurpose purpose = train    ? ModelPurpose::train
                                  : cached ? ModelPurpose::generate
                                           : ModelPurpose::score;
     CacheShape cache = request.cache;
-    cache.rows *= parts;
-    Model model = build_model(config_, {purpose, samples * parts, sequence, cache,
-                                        cached ? 0 : sequence_granule(options_.layout) - 1});
+    cache.rows *= data_ranks();
+    Model model = build_model(config_, {purpose, samples * data_ranks(), sequence, cache,
+                                        cached ? 0 : sequence_granule(layout_.options) - 1});
     const int64_t tokens = sequence / layout_.mesh().size(Axis::context);
     TemplateSet result;
     result.load = plan(cached ? load_tokens_graph(samples, tokens) : load_graph(samples, tokens));
@@ -224,6 +250,7 @@ class Compiler {
   }
 
   const ModelConfig& config_;
+  const std::span<const ProgramRequest> requests_;
   const CompileOptions& options_;
   const Backend& backend_;
   const Layout layout_;
@@ -234,12 +261,17 @@ class Compiler {
 
 }  // namespace
 
-Distribution distribution_of(const Layout& layout, const CompileOptions& options, bool train) {
+Distribution distribution_of(const Layout& layout, const CompileOptions& options,
+                             const PersistentNeeds& needs) {
   Distribution distribution;
   distribution.layout = &layout;
   const auto several = [&](Axis axis) { return layout.mesh().size(axis) > 1; };
-  distribution.cut = train && options.zero_stage >= 1 && several(Axis::shard);
-  distribution.scatters = distribution.cut && options.zero_stage >= 2;
+  // Without training there are weights alone. Ranks that continue sequences of their own gather nothing: no
+  // other rank is at the same place.
+  const int32_t least_stage = needs.train ? 1 : 3;
+  distribution.cut =
+      options.zero_stage >= least_stage && several(Axis::shard) && (needs.train || needs.cache.rows == 0);
+  distribution.scatters = distribution.cut && needs.train && options.zero_stage >= 2;
   distribution.gathers = distribution.cut && options.zero_stage >= 3;
   distribution.window = options.gather_window;
   for (const Axis axis : {Axis::replica, Axis::shard, Axis::context}) {
@@ -252,7 +284,7 @@ Distribution distribution_of(const Layout& layout, const CompileOptions& options
 
 ProgramSet compile(const ModelConfig& config, std::span<const ProgramRequest> requests,
                    const CompileOptions& options, const Backend& backend) {
-  return Compiler(config, options, backend).run(requests);
+  return Compiler(config, requests, options, backend).run();
 }
 
 int64_t planned_bytes(const ProgramSet& set) {

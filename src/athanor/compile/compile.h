@@ -21,8 +21,9 @@ struct ProgramRequest {
 
 // Compiles all programs of a run over one persistent plan; every graph and program is verified. Nothing large
 // is allocated: the sizes are known before the run starts. Without a train program the plan has one copy of
-// the weights, "working.BUCKET" in the compute type, and no gradients or optimizer state. User errors as in
-// validate(ModelConfig).
+// the weights, "working.BUCKET" in the compute type ("part.BUCKET" where ranks keep a part each), and no
+// gradients or optimizer state. Numbers in requests are those of a rank. User errors as in
+// validate(ModelConfig), and for a mesh that cuts sequences which are to be continued.
 ProgramSet compile(const ModelConfig& config, std::span<const ProgramRequest> requests,
                    const CompileOptions& options, const Backend& backend);
 

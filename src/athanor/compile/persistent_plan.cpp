@@ -51,8 +51,11 @@ PersistentPlan plan_persistent(const ModelConfig& config, const std::vector<Buck
   const bool token_sums = !distribution.token_axes.empty(), norm_sums = !distribution.norm_axes.empty();
   if (needs.cache.rows > 0) plan.add_cache(config, needs.cache, *distribution.layout, narrow);
   if (!needs.train) {
-    for (const BucketTable& table : tables)
-      plan.add("working." + table.name, BufferClass::working_weights, table.length() * narrow);
+    for (const BucketTable& table : tables) {
+      const int64_t kept =
+          cut ? bucket_part_length(table.length(), distribution.layout->mesh()) : table.length();
+      plan.add((cut ? "part." : "working.") + table.name, BufferClass::working_weights, kept * narrow);
+    }
     for (const char* name : {"valid_tokens", "loss"}) {
       if (needs.loss) plan.add_scalar(name, 1, token_sums);
     }

@@ -13,7 +13,7 @@ namespace athanor {
 namespace {
 
 // The dims of the operands by letters, one letter per kind of dim: b samples, s tokens, h heads, g key/value
-// heads, e head dim, r rows and c slots of a cache, d width, v vocabulary, n and k outputs and depth of a
+// heads, e head dim, c slots of a cache, d width, v vocabulary, n and k outputs and depth of a
 // product, f features. An axis may cut along any of `letters`: operands that have the letter are sharded
 // along it, the others are whole; an output without it holds partial sums. `h` falls away where the first
 // operand has three dims.
@@ -47,9 +47,10 @@ constexpr RuleRow rule_rows[] = {
     {OperationKind::attention_gradient, "bshe,bshe,bsge,bsge,bshe,bsh,bs,bs,bs,b->bshe,bsge,bsge", "bsh"},
     {OperationKind::add, "bshf,bshf->bshf", "bshf", -1, true},
     {OperationKind::dropout, "bsf,b,bs,bsf->bsf", "bs"},
-    {OperationKind::cache_write, "bsge,bsge,bs,b,b->rgce,rgce", "g"},
-    {OperationKind::cached_attention, "bshe,rgce,rgce,bs,b,b->bshe", "h"},
-    {OperationKind::last_token, "bsd,b->bsd", ""},
+    // A sample's row of the cache lies where the sample is.
+    {OperationKind::cache_write, "bsge,bsge,bs,b,b->bgce,bgce", "bg"},
+    {OperationKind::cached_attention, "bshe,bgce,bgce,bs,b,b->bshe", "bh"},
+    {OperationKind::last_token, "bsd,b->bsd", "b"},
     {OperationKind::soft_cap, "bshf->bshf", "bshf"},
     {OperationKind::cross_entropy, "bsv,bs,->bs,bsv", "bsv"},
     {OperationKind::count_valid, "bs->", "bs"},

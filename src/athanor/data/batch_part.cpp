@@ -50,27 +50,22 @@ class RowCopier {
   int32_t filler_document_ = 0;
 };
 
-Batch take(const Batch& whole, const TokenRange& rows, const std::vector<TokenRange>& places) {
+Batch take(const Batch& whole, const std::vector<TokenRange>& places) {
   Batch part;
-  part.samples = rows.size();
+  part.samples = whole.samples;
   for (const TokenRange& range : places) part.sequence_length += range.size();
   const auto elements = static_cast<size_t>(part.samples * part.sequence_length);
   for (auto* array : {&part.token_ids, &part.labels, &part.positions, &part.documents, &part.indices})
     array->reserve(elements);
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
+  for (int64_t row = 0; row < whole.samples; ++row) {
     RowCopier copier(whole, row, part);
     for (const TokenRange& range : places) copier.append(range);
-    part.sample_ids.push_back(whole.sample_ids[static_cast<size_t>(row)]);
   }
+  part.sample_ids = whole.sample_ids;
   return part;
 }
 
 }  // namespace
-
-Batch part_of(const Batch& whole, const BatchPart& part) {
-  ATHANOR_ASSERT(whole.samples == part.samples, "{} samples and a part of {}", whole.samples, part.samples);
-  return take(whole, part.rows, part.places);
-}
 
 PartReader::PartReader(std::shared_ptr<const SampleReader> samples, BatchPart part)
     : samples_(std::move(samples)), part_(std::move(part)) {}
@@ -81,7 +76,7 @@ Batch PartReader::cut(std::span<const int64_t> sample_ids) const {
   Batch own = samples_->cut(
       sample_ids.subspan(static_cast<size_t>(part_.rows.begin), static_cast<size_t>(part_.rows.size())));
   const bool all = part_.places == std::vector<TokenRange>{{0, own.sequence_length}};
-  return all ? own : take(own, {0, own.samples}, part_.places);
+  return all ? own : take(own, part_.places);
 }
 
 }  // namespace athanor

@@ -24,10 +24,7 @@ struct BatchPart {
   }
 };
 
-// The part of a batch of `part.samples` rows. `indices` are those of the whole sequence.
-Batch part_of(const Batch& whole, const BatchPart& part);
-
-// Reads the rank's samples only.
+// Reads the rank's samples only, and keeps its places of them. `indices` are those of the whole sequence.
 class PartReader final : public SampleReader {
  public:
   PartReader(std::shared_ptr<const SampleReader> samples, BatchPart part);

@@ -86,7 +86,9 @@ Layout layout_of(const ModelConfig& config, const LayoutOptions& options) {
   Layout layout{.options = options, .residual = {}, .batch = {}, .cache = {}, .parameters = {}};
   const Mesh& mesh = options.mesh;
   for (const Axis axis : {Axis::replica, Axis::shard}) {
-    if (mesh.size(axis) > 1) put(layout.batch, axis, shard(0));
+    if (mesh.size(axis) == 1) continue;
+    put(layout.batch, axis, shard(0));
+    put(layout.cache, axis, shard(0));
   }
   if (mesh.size(Axis::context) > 1) {
     Placement sequence = shard(1);

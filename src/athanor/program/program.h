@@ -129,7 +129,7 @@ struct StepProgram {
 struct ProgramSet {
   int64_t persistent_bytes = 0;
   Mesh mesh;
-  bool cut_buckets = false;  // ranks of axis `shard` keep a part of master weights and optimizer state each
+  bool cut_buckets = false;  // ranks of axis `shard` keep a part of weights and optimizer state each
   // One per bucket, "{layer}" filled in: embedding, block 0 .. L-1, head; as a rank stores them.
   std::vector<BucketTable> tables;
   std::vector<BucketTable> whole_tables;  // the same in global shapes

@@ -352,8 +352,12 @@ DType Engine::type_of(size_t table, const std::string& buffer) {
   return options_.compile.precision == Precision::bf16 ? DType::bf16 : DType::fp16;
 }
 
+std::string Engine::weight_prefix() const {
+  return trains() ? "master." : set_->cut_buckets ? "part." : "working.";
+}
+
 std::string Engine::weight_buffer(const BucketTable& table) const {
-  return (trains() ? "master." : "working.") + table.name;
+  return weight_prefix() + table.name;
 }
 
 std::vector<NamedTensor> Engine::members(const std::string& buffer, const std::string& prefix) {
@@ -376,7 +380,7 @@ std::vector<NamedTensor> Engine::members(const std::string& buffer, const std::s
 }
 
 std::vector<NamedTensor> Engine::weights() {
-  return members(trains() ? "master." : "working.", "");
+  return members(weight_prefix(), "");
 }
 
 std::vector<NamedTensor> Engine::gradients() {

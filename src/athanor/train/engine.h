@@ -153,6 +153,7 @@ class Engine {
   size_t program_index(ProgramKind kind, int32_t micro_batches, int64_t sequence_length) const;
   size_t train_index(size_t micro_batches) const;
   bool trains() const { return !options_.micro_batch_counts.empty(); }
+  std::string weight_prefix() const;
   std::string weight_buffer(const BucketTable& table) const;
   std::span<const double> widen_logits(size_t index, int64_t row);
   StepInputs inputs_for(std::span<const Batch> batches, int64_t step, int64_t optimizer_step,

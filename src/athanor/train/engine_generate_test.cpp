@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
 #include "athanor/base/error.h"
+#include "athanor/comm/rank_threads.h"
 #include "athanor/train/train_test_support.h"
 
 namespace athanor {
@@ -174,6 +176,73 @@ INSTANTIATE_TEST_SUITE_P(Models, CachedForward,
                            return std::string(std::get<0>(parameter.param)) + "_" +
                                   std::get<1>(parameter.param).name;
                          });
+
+// Ranks with samples of their own go each at their own pace, ranks of axis `tensor` together.
+TEST(GenerationOnRanks, GivesWhatOneRankGives) {
+  for (const char* family : {"gpt2", "llama"}) {
+    SCOPED_TRACE(family);
+    EngineOptions options = options_of(family, variants[11]);
+    options.kernels = KernelSet::reference;
+    options.compile.precision = Precision::fp64;
+    options.generation = {2, longest, {3, 5}};
+    // Of the two sequences of data rank `number`: logits behind every token.
+    const auto logits_of = [](Engine& engine, int64_t number) {
+      std::vector<double> result;
+      const auto keep = [&](std::span<const double> logits) {
+        result.insert(result.end(), logits.begin(), logits.end());
+      };
+      std::vector<std::vector<int32_t>> sequences;
+      const int64_t prompt = 4 + 3 * number;
+      for (int64_t row = 0; row < 2; ++row) {
+        sequences.push_back(some_tokens(longest, 2 * number + row));
+        keep(engine.prefill(row, 0, std::span(sequences.back()).first(static_cast<size_t>(prompt))));
+      }
+      for (int64_t held = prompt; held < longest - 5 * number; ++held) {
+        const auto at = static_cast<size_t>(held);
+        engine.decode(std::vector<int32_t>{sequences[0][at], sequences[1][at]},
+                      std::vector<int32_t>(2, static_cast<int32_t>(held)));
+        keep(engine.logits(0));
+        keep(engine.logits(1));
+      }
+      return result;
+    };
+    std::vector<std::vector<double>> expected;
+    const auto one = make_engine(options);
+    for (int64_t number = 0; number < 3; ++number) expected.push_back(logits_of(*one, number));
+    for (const auto& [replica, shard, tensor] :
+         {std::array{1, 3, 1}, std::array{1, 1, 3}, std::array{1, 2, 2}, std::array{2, 1, 2},
+          std::array{1, 3, 2}}) {
+      for (const std::string& error :
+           run_rank_threads(replica * shard * tensor, [&](Communicator& communicator) {
+             EngineOptions own = options;
+             own.compile.layout.mesh.sizes = {1, replica, shard, 1, tensor, 1, 1};
+             own.compile.layout.sequence_parallel = true;  // is for programs that know whole sequences
+             own.compile.zero_stage = 3;                   // so is this
+             own.communicator = &communicator;
+             const auto engine = make_engine(own);
+             const int64_t number = communicator.rank() / tensor;
+             const std::vector<double> actual = logits_of(*engine, number);
+             const std::vector<double>& whole = expected[static_cast<size_t>(number)];
+             ASSERT_EQ(actual.size(), whole.size());
+             for (size_t i = 0; i < whole.size(); ++i) ASSERT_NEAR(actual[i], whole[i], 1e-12) << i;
+           }))
+        EXPECT_EQ(error, "");
+    }
+  }
+}
+
+TEST(GenerationOnRanks, SequencesAreNotCut) {
+  EngineOptions options = options_of("gpt2", variants[0]);
+  options.generation = {1, longest, {4}};
+  options.compile.layout.mesh.sizes[static_cast<size_t>(Axis::context)] = 2;
+  try {
+    const Engine engine(options);
+    FAIL() << "compiled";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::user);
+    EXPECT_NE(error.message().find("mesh.context is 2"), std::string::npos) << error.what();
+  }
+}
 
 // An engine that only generates keeps one copy of the weights, in the type it computes in, and the cache.
 TEST(GenerationEngine, PlansWeightsAndCacheAlone) {

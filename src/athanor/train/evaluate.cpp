@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <numbers>
+#include <numeric>
 #include <vector>
 
 #include "athanor/base/error.h"
@@ -15,9 +17,9 @@ namespace athanor {
 
 namespace {
 
-// Windows over `count` tokens from `begin` on: inputs [first, first + length), labels one further, cut at the
-// end.
-class Windows {
+// Windows over `count` tokens from `begin` on, by number: inputs [first, first + length), labels one further,
+// cut at the end. What is not scored has no label.
+class Windows final : public SampleReader {
  public:
   Windows(const TokenSource& source, const EvaluateOptions& options, int64_t length)
       : source_(source), options_(options), length_(length) {
@@ -41,32 +43,25 @@ class Windows {
     return tokens() <= length_ ? 1 : 1 + (tokens() - length_ + stride_ - 1) / stride_;
   }
 
-  Batch empty(int64_t rows) const {
-    const auto elements = static_cast<size_t>(rows * length_);
-    Batch batch;
-    batch.samples = rows;
-    batch.sequence_length = length_;
-    batch.token_ids.assign(elements, 0);
-    batch.labels.assign(elements, ignored_label);
-    batch.positions.assign(elements, 0);
+  Batch cut(std::span<const int64_t> windows) const override {
+    Batch batch = empty_batch(windows, length_);
     // What fills up is a document of its own: masks compare positions, and its are as low as the first's.
-    batch.documents.assign(elements, std::numeric_limits<int32_t>::max());
-    batch.indices = whole_indices(rows, length_);
-    batch.sample_ids.assign(static_cast<size_t>(rows), no_sample);
+    std::ranges::fill(batch.documents, std::numeric_limits<int32_t>::max());
+    for (size_t row = 0; row < windows.size(); ++row) {
+      if (windows[row] != no_sample) cut_row(windows[row], static_cast<int64_t>(row), batch);
+    }
     return batch;
   }
 
-  // Puts a window into a row of a batch; returns the tokens that it scores.
-  std::vector<int32_t> cut(int64_t window, int64_t row, Batch& batch) const {
+ private:
+  void cut_row(int64_t window, int64_t row, Batch& batch) const {
     const int64_t inputs = std::min(length_, tokens() - window * stride_);
     const int64_t first = begin_ + window * stride_;
     const auto at = static_cast<size_t>(row * length_), used = static_cast<size_t>(inputs);
     std::vector<int32_t> ids(used + 1);
     source_.read(first, ids);
     std::copy_n(ids.begin(), used, batch.token_ids.begin() + static_cast<int64_t>(at));
-    batch.sample_ids[static_cast<size_t>(row)] = window;
     cut_documents(first, inputs, at, batch);
-    std::vector<int32_t> scored;
     const int64_t from = window == 0 ? 0 : length_ - stride_;
     TokenRange unlearned = source_.unlearned_in({first + from + 1, first + inputs + 1});
     for (int64_t i = from; i < inputs; ++i) {
@@ -74,14 +69,10 @@ class Windows {
       if (token >= unlearned.end && unlearned.size() > 0)
         unlearned = source_.unlearned_in({token, first + inputs + 1});
       if (token >= unlearned.begin && token < unlearned.end) continue;
-      const int32_t id = ids[static_cast<size_t>(i) + 1];
-      batch.labels[at + static_cast<size_t>(i)] = id;
-      scored.push_back(id);
+      batch.labels[at + static_cast<size_t>(i)] = ids[static_cast<size_t>(i) + 1];
     }
-    return scored;
   }
 
- private:
   void cut_documents(int64_t first, int64_t inputs, size_t at, Batch& batch) const {
     const bool by_document = options_.reset_positions || options_.mask_documents;
     int64_t end = by_document ? source_.document_at(first).end : std::numeric_limits<int64_t>::max();
@@ -102,6 +93,24 @@ class Windows {
   int64_t length_, begin_ = 0, count_ = 0, stride_ = 0;
 };
 
+void require_known_ids(const Batch& batch, int64_t vocabulary) {
+  const auto [least, most] = std::minmax_element(batch.token_ids.begin(), batch.token_ids.end());
+  const int32_t largest = std::max(*most, *std::max_element(batch.labels.begin(), batch.labels.end()));
+  if (*least >= 0 && largest < vocabulary) return;
+  throw_user_error(fmt::format("the data holds token {}, the model has a vocabulary of {}",
+                               *least < 0 ? *least : largest, vocabulary),
+                   "the data must be made with the model's tokenizer");
+}
+
+int64_t bytes_of_scored(const Batch& batch, const Tokenizer& tokenizer) {
+  int64_t bytes = 0;
+  for (const int32_t id : batch.labels) {
+    if (id != ignored_label && !tokenizer.is_special(id))
+      bytes += static_cast<int64_t>(tokenizer.token_bytes(id).size());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 double Scores::loss() const {
@@ -119,34 +128,31 @@ Scores evaluate(Engine& engine, const TokenSource& source, const EvaluateOptions
                 const Tokenizer* tokenizer,
                 const std::function<bool(int64_t done, int64_t total)>& progress) {
   const EngineOptions& own = engine.options();
-  const int64_t vocabulary = own.model.vocabulary;
   RankMessages messages(own.communicator);
+  const Mesh& mesh = own.compile.layout.mesh;
   const BatchPart part = batch_part(own.model, own.compile.layout, messages.rank(),
                                     own.validation_micro_batch, own.sequence_length);
-  const int64_t rows = part.samples;
-  const Windows windows(source, options, own.sequence_length);
+  const auto windows = std::make_shared<const Windows>(source, options, own.sequence_length);
+  const PartReader reader(windows, part);
+  // Ranks of an axis `tensor` have the same tokens: the first counts them.
+  const bool counts =
+      tokenizer != nullptr && coordinate(coordinates_of(mesh, messages.rank()), Axis::tensor) == 0;
+  double bytes = 0;
   Scores scores;
-  if (tokenizer != nullptr) scores.bytes = 0;
-  for (int64_t window = 0; window < windows.windows(); window += rows) {
-    Batch batch = windows.empty(rows);
-    for (int64_t row = 0; row < rows && window + row < windows.windows(); ++row) {
-      for (const int32_t id : windows.cut(window + row, row, batch)) {
-        if (tokenizer == nullptr || tokenizer->is_special(id)) continue;
-        scores.bytes += static_cast<int64_t>(tokenizer->token_bytes(id).size());
-      }
-    }
-    const auto [least, most] = std::minmax_element(batch.token_ids.begin(), batch.token_ids.end());
-    const int32_t label = *std::max_element(batch.labels.begin(), batch.labels.end());
-    if (*least < 0 || std::max(*most, label) >= vocabulary) {
-      throw_user_error(fmt::format("the data holds token {}, the model has a vocabulary of {}",
-                                   *least < 0 ? *least : std::max(*most, label), vocabulary),
-                       "the data must be made with the model's tokenizer");
-    }
-    const Engine::Evaluation sums = engine.evaluate(part_of(batch, part));
+  for (int64_t window = 0; window < windows->windows(); window += part.samples) {
+    std::vector<int64_t> ids(static_cast<size_t>(part.samples), no_sample);
+    const int64_t count = std::min(part.samples, windows->windows() - window);
+    std::iota(ids.begin(), ids.begin() + count, window);
+    const Batch batch = reader.cut(ids);
+    require_known_ids(batch, own.model.vocabulary);
+    if (counts) bytes += static_cast<double>(bytes_of_scored(batch, *tokenizer));
+    const Engine::Evaluation sums = engine.evaluate(batch);
     scores.loss_sum += sums.loss_sum;
     scores.tokens += static_cast<int64_t>(sums.valid_tokens);
-    if (messages.any(progress && !progress(scores.tokens, windows.tokens()))) break;
+    if (messages.any(progress && !progress(scores.tokens, windows->tokens()))) break;
   }
+  messages.all_sum({&bytes, 1});
+  if (tokenizer != nullptr) scores.bytes = static_cast<int64_t>(bytes);
   return scores;
 }
 

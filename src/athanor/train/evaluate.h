@@ -37,8 +37,8 @@ struct Scores {
 // With a tokenizer the bytes of the scored tokens are counted; special tokens have none. `progress` (may be
 // empty) is told tokens scored and to score, and ends the evaluation with what there is by returning false.
 // The engine needs a validate program. User error: a source of fewer than two tokens, one with ids beyond the
-// model's vocabulary. All ranks of the engine's mesh call it: windows are divided among those with samples of
-// their own, and every rank has the scores of all.
+// model's vocabulary. All ranks of the engine's mesh call it: each reads the windows, and the places of them,
+// that are its own, and every rank has the scores of all.
 Scores evaluate(Engine& engine, const TokenSource& source, const EvaluateOptions& options,
                 const Tokenizer* tokenizer,
                 const std::function<bool(int64_t done, int64_t total)>& progress = {});

@@ -168,11 +168,13 @@ TEST_F(EvaluateTest, RanksShareTheWindows) {
   const SomeTokens tokens(61);
   const auto one = engine_of(2);
   const Scores expected = evaluate(*one, tokens, {.stride = 3}, nullptr);
-  for (const auto& [shard, context, tensor] :
-       {std::array{3, 1, 1}, std::array{2, 1, 2}, std::array{1, 2, 1}}) {
+  for (const auto& [shard, context, tensor, zero] :
+       {std::array{3, 1, 1, 0}, std::array{2, 1, 2, 0}, std::array{1, 2, 1, 0}, std::array{3, 1, 1, 3},
+        std::array{2, 2, 2, 3}}) {
     const auto errors = run_rank_threads(shard * context * tensor, [&](Communicator& communicator) {
       EngineOptions options = one->options();
       options.compile.layout.mesh.sizes = {1, 1, shard, context, tensor, 1, 1};
+      options.compile.zero_stage = zero;
       options.communicator = &communicator;
       Engine engine(options);
       engine.allocate();
@@ -195,6 +197,47 @@ TEST_F(EvaluateTest, RanksShareTheWindows) {
     });
     for (const std::string& error : errors) EXPECT_EQ(error, "");
   }
+}
+
+// A source that remembers what is read of it.
+class WatchedTokens final : public TokenSource {
+ public:
+  explicit WatchedTokens(const TokenSource& source) : source_(source) {}
+  int64_t token_count() const override { return source_.token_count(); }
+  int64_t document_count() const override { return source_.document_count(); }
+  int64_t vocabulary_size() const override { return source_.vocabulary_size(); }
+  uint32_t identity() const override { return source_.identity(); }
+  void read(int64_t first, std::span<int32_t> out) const override {
+    read_tokens += static_cast<int64_t>(out.size());
+    source_.read(first, out);
+  }
+  Document document_at(int64_t position) const override { return source_.document_at(position); }
+  Document document(int64_t number) const override { return source_.document(number); }
+  mutable int64_t read_tokens = 0;
+
+ private:
+  const TokenSource& source_;
+};
+
+// Ranks read the windows that are theirs and no others, and count each scored token's bytes once.
+TEST_F(EvaluateTest, RanksReadTheirOwnWindows) {
+  EngineOptions options = tiny_options("gpt2");
+  options.model.vocabulary = 257;
+  options.micro_batch_counts.clear();
+  options.validation_micro_batch = 2;
+  const SomeTokens tokens(8 * 12 + 1, 250);
+  const auto bytes = open_tokenizer(system_files(), "bytes");
+  for (const std::string& error : run_rank_threads(6, [&](Communicator& communicator) {
+         EngineOptions own = options;
+         own.compile.layout.mesh.sizes = {1, 1, 3, 1, 2, 1, 1};
+         own.communicator = &communicator;
+         const auto engine = make_engine(own);
+         const WatchedTokens watched(tokens);
+         const Scores scores = evaluate(*engine, watched, {}, bytes.get());
+         EXPECT_EQ(scores.bytes, 8 * 12);
+         EXPECT_EQ(watched.read_tokens, 9 * 12 / 3);  // a window's labels end one token further
+       }))
+    EXPECT_EQ(error, "");
 }
 
 }  // namespace
