@@ -140,12 +140,12 @@ class StepCommunicator final : public Communicator {
 
   void run(PreparedCollective& prepared) override {
     auto& collective = static_cast<StepCollective&>(prepared);
-    transport_->check();
     try {
+      take_number(collective);
+      transport_->check();
       run_plan(collective);
     } catch (const Error& error) {
-      transport_->abort(error.message());
-      throw;
+      give_up(error);
     }
   }
 
@@ -191,8 +191,7 @@ class StepCommunicator final : public Communicator {
     if (changed) make_plan(prepared);
   }
 
-  void run_plan(StepCollective& prepared) {
-    read_counts(prepared);
+  void take_number(const StepCollective& prepared) {
     GroupState& group = *prepared.group;
     const CollectiveKind kind = prepared.spec.kind;
     const auto peer = static_cast<size_t>(prepared.spec.root);
@@ -200,6 +199,12 @@ class StepCommunicator final : public Communicator {
                      : kind == CollectiveKind::receive ? group.received[peer]
                                                        : group.sequence;
     running_ = {{group.group.id, kind, next++}, &prepared, monotonic_ns()};
+  }
+
+  void run_plan(StepCollective& prepared) {
+    read_counts(prepared);
+    const GroupState& group = *prepared.group;
+    const CollectiveKind kind = prepared.spec.kind;
     transport_->board().begin(running_.issued);
 
     PlanExecution execution;
@@ -229,11 +234,30 @@ class StepCommunicator final : public Communicator {
                        label.empty() ? "" : ", ", label);
   }
 
+  // Throws the reason, when the peers have been told.
+  [[noreturn]] void give_up(const Error& error) {
+    Error reason = error;
+    try {
+      transport_->check();
+    } catch (const Error& earlier) {
+      // Who has given up takes its memory and connections along: what failed here may be no more than that.
+      reason = earlier;
+    }
+    transport_->abort(reason.message());
+    throw Error(reason.kind(), with_place(reason.message()), reason.hint());
+  }
+
+  // A reason that came from elsewhere, and which collective of this rank it has ended.
+  std::string with_place(const std::string& reason) const {
+    if (reason.find(describe(running_.issued, names_)) != std::string::npos) return reason;
+    return fmt::format("{}\n  rank {} was at {}", reason, rank(), describe_running());
+  }
+
   [[noreturn]] void report_timeout(int awaited) {
     const std::vector<int>& members = running_.collective->group->group.ranks;
     const double seconds = seconds_of(monotonic_ns() - running_.begin_ns);
-    const auto statuses = transport_->statuses(members, monotonic_ns() + answer_time_ns);
-    const WaitReport report = report_wait(running_.issued, rank(), awaited, members, statuses, names_);
+    const auto answers = transport_->ask(members, monotonic_ns() + answer_time_ns);
+    const WaitReport report = report_wait(running_.issued, rank(), awaited, members, answers, names_);
     throw Error(ErrorKind::restart_worker,
                 fmt::format("rank {}: {} did not end within {:.1f} s; missing: rank {}{}", rank(),
                             describe_running(), seconds, fmt::join(report.missing, ", "), report.text));
@@ -250,11 +274,11 @@ class StepCommunicator final : public Communicator {
           "{} of {})",
           found.index, found.bytes, expected.index, expected.bytes);
     const std::vector<int> both{rank(), peer};
-    const auto statuses = transport_->statuses(both, monotonic_ns() + answer_time_ns);
+    const auto answers = transport_->ask(both, monotonic_ns() + answer_time_ns);
     for (size_t i = 0; i < both.size(); ++i)
-      text +=
-          fmt::format("\n  rank {}: {}", both[i],
-                      statuses[i] ? describe(*statuses[i], names_, RankBoard::history) : "does not answer");
+      text += fmt::format(
+          "\n  rank {}: {}", both[i],
+          answers[i].status ? describe(*answers[i].status, names_, RankBoard::history) : "does not answer");
     throw Error(ErrorKind::stop_job, text,
                 "every rank must start the collectives it shares in the same order");
   }

@@ -8,7 +8,7 @@
 // another collective than the one that runs ends both ranks with a report of both orders. Failure. The first
 // error (a peer that died or gave up, a wait that came to its deadline, damage) ends all collectives of the
 // rank and those of its peers; it is thrown where the stream is synchronised, and again by whatever is
-// started later.
+// started later. It says who is to blame and which collective of this rank it ended.
 #pragma once
 
 #include <cstdint>

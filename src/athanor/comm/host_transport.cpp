@@ -79,16 +79,23 @@ class HostTransport final : public Transport {
 
   void check() override {
     const int from = board().alarm();
-    if (from == rank()) throw Error(ErrorKind::restart_worker, board().status().failure);
-    const std::lock_guard lock(mutex_);
-    for (const Neighbour& neighbour : neighbours_) {
-      if (neighbour.rank != from && !neighbour.board->has_failed()) continue;
-      const std::string reason = neighbour.board->status().failure;
-      if (reason.empty()) continue;  // it is being written
-      // Handed on as it is: the first report names who is to blame.
-      board().set_failure(reason);
-      throw Error(ErrorKind::restart_worker, reason);
+    std::string reason;
+    bool is_met = from < 0;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const Neighbour& neighbour : neighbours_) {
+        is_met = is_met || neighbour.rank == from;
+        if (neighbour.rank != from && !neighbour.board->has_failed()) continue;
+        if (reason.empty()) reason = neighbour.board->status().failure;
+      }
     }
+    // What this rank has seen itself, or handed on before; who gave the alarm may have died over its report.
+    if (from >= 0 && board().has_failed()) reason = board().status().failure;
+    if (reason.empty() && !is_met && from != rank()) reason = failure_of_stranger(from);
+    if (reason.empty()) return;  // or it is being written
+    // Handed on as it is: the first report names who is to blame.
+    board().set_failure(reason);
+    throw Error(ErrorKind::restart_worker, reason);
   }
 
   void abort(const std::string& reason) override {
@@ -99,25 +106,25 @@ class HostTransport final : public Transport {
     board().raise_alarm(rank());
   }
 
-  std::vector<std::optional<RankStatus>> statuses(std::span<const int> of, int64_t until_ns) override {
-    std::vector<std::optional<RankStatus>> all(of.size());
+  std::vector<RankAnswer> ask(std::span<const int> of, int64_t until_ns) override {
+    std::vector<RankAnswer> all(of.size());
     std::vector<uint64_t> before(of.size());
     std::vector<RankBoard*> boards(of.size());
+    for (size_t i = 0; i < of.size(); ++i) {
+      boards[i] = board_of(of[i], all[i].asked);
+      if (boards[i] != nullptr) before[i] = boards[i]->heartbeat();
+    }
     if (tcp_) {
       const int64_t now = monotonic_ns();
       tcp_->request_statuses(of, all, now + (until_ns - now) / 2);
-    }
-    for (size_t i = 0; i < of.size(); ++i) {
-      boards[i] = board_of(of[i]);
-      if (boards[i] != nullptr) before[i] = boards[i]->heartbeat();
     }
     // Who is alive has a heart that beats.
     for (size_t left = 1; left > 0 && monotonic_ns() < until_ns;) {
       left = 0;
       for (size_t i = 0; i < of.size(); ++i) {
-        if (all[i] || boards[i] == nullptr) continue;
+        if (all[i].status || boards[i] == nullptr) continue;
         if (of[i] == rank() || boards[i]->heartbeat() != before[i])
-          all[i] = boards[i]->status();
+          all[i].status = boards[i]->status();
         else
           ++left;
       }
@@ -158,16 +165,28 @@ class HostTransport final : public Transport {
     }
   }
 
-  RankBoard* board_of(int rank) {
-    if (rank == this->rank()) return &board();
+  // `is_near`: whether it is on this host. Null if it cannot be read: it is gone.
+  RankBoard* board_of(int rank, bool& is_near) {
+    is_near = rank == this->rank();
+    if (is_near) return &board();
     Peer& peer = peers_[static_cast<size_t>(rank)];
     try {
       const HostAddress address = address_of_(rank);
-      if (address.host != options_.host) return nullptr;
+      is_near = address.host == options_.host;
+      if (!is_near) return nullptr;
       if (!peer.segment) attach(rank, peer, address);
       return &peer.segment->head().board;
     } catch (const Error&) {
       return nullptr;  // it does not answer
+    }
+  }
+
+  // Why a rank gave up that has met this one, but not this one it.
+  std::string failure_of_stranger(int rank) {
+    try {
+      return PeerSegment(options_, address_of_(rank)).head().board.status().failure;
+    } catch (const Error& error) {
+      return fmt::format("rank {}: {}", this->rank(), error.message());
     }
   }
 
@@ -208,7 +227,7 @@ class HostTransport final : public Transport {
       return;
     }
     if (!peer.segment) attach(rank, peer, address);
-    peer.regions = std::make_unique<PeerRegions>(peer.segment->head().regions, address.process);
+    peer.regions = std::make_unique<PeerRegions>(peer.segment->head().regions, rank, address.process);
     MailboxHooks hooks;
     hooks.share = [this](const std::byte* data, uint64_t bytes) { return registry_->find(data, bytes); };
     hooks.resolve = [regions = peer.regions.get()](SharedPlace place, uint64_t bytes) {

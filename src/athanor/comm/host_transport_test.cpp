@@ -3,30 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "athanor/comm/collective_cases.h"
+#include "athanor/comm/lost_rank_cases.h"
 #include "athanor/comm/process_ranks.h"
-#include "athanor/comm/relay.h"
 #include "athanor/comm/socket_address.h"
 #include "athanor/comm/wire.h"
 
 namespace athanor {
 namespace {
-
-std::vector<int> all_of(int ranks) {
-  std::vector<int> all(static_cast<size_t>(ranks));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-// Puts the ranks on hosts: those of different hosts have nothing but TCP between them.
-ProcessRanks::Adjust on_hosts(const std::vector<int>& hosts) {
-  const bool several = std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
-  return [=](int rank, HostTransportOptions& transport, CommunicatorOptions& options) {
-    options.hosts = hosts;
-    if (!several) return;
-    transport.host = fmt::format("host-{}", hosts[static_cast<size_t>(rank)]);
-    transport.listen = "127.0.0.1";
-  };
-}
 
 void expect_all_cases(const GroupShape& group, const std::vector<CollectiveCase>& cases) {
   ProcessRanks ranks(group.members(), on_hosts(group.hosts), [&](int, Communicator& communicator, Meeting&) {
@@ -107,78 +90,6 @@ TEST(HostTransport, P42_RegionsAreNotMistakenForEarlierOnes) {
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait_for(rank), "");
 }
 
-// Runs one kind of collective over and over until it fails.
-ProcessRanks::Work over_and_over(CollectiveKind kind, Algorithm algorithm) {
-  return [=](int rank, Communicator& communicator, Meeting& meeting) {
-    communicator.add_group({0, "all", all_of(4)});
-    const auto specs = example_specs(kind, 4, 200'000, algorithm, 0);
-    const CollectiveSpec& spec = specs[static_cast<size_t>(rank)];
-    const auto input = communicator.allocate(1'000'000), output = communicator.allocate(1'000'000);
-    const Collective collective{.group = 0, .spec = spec, .input = input.get(), .output = output.get()};
-    // A broadcast alone does not hold anybody up.
-    Collective meet{.group = 0, .input = input.get(), .output = input.get()};
-    meet.spec.counts = {1};
-    const auto prepared = communicator.prepare(collective), together = communicator.prepare(meet);
-    while (true) {
-      communicator.run(*prepared);
-      communicator.run(*together);
-      ++meeting.progress[static_cast<size_t>(rank)];
-    }
-  };
-}
-
-struct End {
-  std::vector<std::string> messages;
-  double seconds = 0;  // from the signal to the end of the last survivor
-};
-
-// Sends `number` to rank 2 of 4 in the middle of its work.
-End after_signal(const std::vector<int>& hosts, CollectiveKind kind, int number) {
-  ProcessRanks ranks(
-      4,
-      [&](int rank, HostTransportOptions& transport, CommunicatorOptions& options) {
-        on_hosts(hosts)(rank, transport, options);
-        if (number == SIGSTOP) transport.silence_ns = 600'000'000;
-      },
-      over_and_over(kind, Algorithm::automatic));
-  for (int rank = 0; rank < 4; ++rank) ranks.wait_for_progress(rank, 20);
-  const int64_t begin = monotonic_ns();
-  ranks.signal(2, number);
-  End end;
-  int64_t last = begin;
-  for (const int rank : {0, 1, 3}) {
-    end.messages.push_back(ranks.wait_for(rank));
-    last = std::max<int64_t>(last, ranks.meeting().ended_ns[static_cast<size_t>(rank)]);
-  }
-  end.seconds = seconds_of(last - begin);
-  return end;
-}
-
-TEST(HostTransport, P97_ARankThatIsKilledEndsTheOthersAtOnce) {
-  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 0, 0}, {0, 1, 2, 3}, {0, 0, 1, 1}})
-    for (int kind = 0; kind <= static_cast<int>(CollectiveKind::broadcast); ++kind) {
-      const End end = after_signal(hosts, static_cast<CollectiveKind>(kind), SIGKILL);
-      EXPECT_LT(end.seconds, 5) << kind << testing::PrintToString(hosts);
-      for (const std::string& message : end.messages) {
-        EXPECT_NE(message.find("rank 2 ("), std::string::npos) << message;
-        EXPECT_TRUE(message.find("has died") != std::string::npos ||
-                    message.find(" the connection") != std::string::npos)
-            << message;
-      }
-    }
-}
-
-TEST(HostTransport, ARankThatIsStoppedEndsTheOthersSoon) {
-  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 0, 0}, {0, 1, 2, 3}}) {
-    const End end = after_signal(hosts, CollectiveKind::all_reduce, SIGSTOP);
-    EXPECT_LT(end.seconds, 5);
-    for (const std::string& message : end.messages) {
-      EXPECT_NE(message.find("rank 2 ("), std::string::npos) << message;
-      EXPECT_NE(message.find("no sign of life"), std::string::npos) << message;
-    }
-  }
-}
-
 // With heartbeats out of the way, the deadline of the collective says who does not answer.
 TEST(HostTransport, P105_ATimeOutNamesTheStoppedRank) {
   ProcessRanks ranks(
@@ -243,38 +154,6 @@ TEST(HostTransport, AnotherGenerationOrSecretIsNotMet) {
     EXPECT_NE((first + second).find("generation"), std::string::npos) << first << second;
     EXPECT_FALSE(first.empty() || second.empty());
   }
-}
-
-// The network between two hosts is cut: nobody dies, nothing arrives.
-TEST(HostTransport, ACutNetworkEndsBothSides) {
-  ProcessRanks ranks(
-      2,
-      [](int rank, HostTransportOptions& transport, CommunicatorOptions& options) {
-        on_hosts({0, 1})(rank, transport, options);
-        transport.silence_ns = 600'000'000;
-      },
-      [](int rank, Communicator& communicator, Meeting& meeting) {
-        while (meeting.relay_port[0] == 0 || meeting.relay_port[1] == 0)
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        communicator.add_group({0, "all", {0, 1}});
-        const auto memory = communicator.allocate(1'000'000);
-        Collective sum{.group = 0, .input = memory.get(), .output = memory.get()};
-        sum.spec.counts = {250'000};
-        const auto prepared = communicator.prepare(sum);
-        while (true) {
-          communicator.run(*prepared);
-          ++meeting.progress[static_cast<size_t>(rank)];
-        }
-      });
-  Relay relay(ranks.meeting(), 2);
-  for (const int rank : {0, 1}) ranks.wait_for_progress(rank, 5);
-  const int64_t begin = monotonic_ns();
-  relay.cut();
-  for (const int rank : {0, 1}) {
-    const std::string message = ranks.wait_for(rank);
-    EXPECT_NE(message.find("no sign of life"), std::string::npos) << message;
-  }
-  EXPECT_LT(seconds_of(monotonic_ns() - begin), 5);
 }
 
 TEST(HostTransport, P90_AConnectionThatIsNotMadeEndsInTimeAndIsNamed) {

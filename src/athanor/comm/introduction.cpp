@@ -34,7 +34,7 @@ OutgoingIntroduction::OutgoingIntroduction(const SocketAddress& to, const Introd
   }
   set_low_delay(socket_.number());
   if (connect(socket_.number(), to.data(), to.length) != 0 && errno != EINPROGRESS) {
-    fail(std::strerror(errno));
+    fail_to_connect(errno);
     return;
   }
   state_ = State::connecting;
@@ -49,12 +49,17 @@ OutgoingIntroduction::State OutgoingIntroduction::fail(const char* problem) {
   return state_ = State::failed;
 }
 
+OutgoingIntroduction::State OutgoingIntroduction::fail_to_connect(int error) {
+  refused_ = error == ECONNREFUSED;
+  return fail(std::strerror(error));
+}
+
 OutgoingIntroduction::State OutgoingIntroduction::advance(const Secret& secret) {
   if (state_ == State::connecting) {
     int error = 0;
     socklen_t length = sizeof error;
     getsockopt(socket_.number(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return fail(std::strerror(error));
+    if (error != 0) return fail_to_connect(error);
     state_ = State::challenge;
   }
   if (state_ == State::challenge) {

@@ -27,10 +27,12 @@ class OutgoingIntroduction {
   int socket() const { return socket_.number(); }
   uint32_t events() const;                                 // of epoll and poll
   const std::string& problem() const { return problem_; }  // of one that failed, in words
+  bool is_refused() const { return refused_; }             // nobody listens there
   Descriptor take_socket() { return std::move(socket_); }  // of one that is done
 
  private:
   State fail(const char* problem);
+  State fail_to_connect(int error);
 
   Descriptor socket_;
   Introduction introduction_;
@@ -40,6 +42,7 @@ class OutgoingIntroduction {
   Welcome welcome_{};
   size_t have_ = 0;
   std::string problem_;
+  bool refused_ = false;
 };
 
 // Reads on to the end of `to`. 1: all there, 0: not yet, -1: the other side is gone.

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,7 @@ class Relay {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       forward(listeners, targets);
     }
+    meeting.relay = process_;
     for (size_t rank = 0; rank < listeners.size(); ++rank)
       meeting.relay_port[rank] = port_of_socket(listeners[rank].number());
   }
@@ -46,38 +48,57 @@ class Relay {
   void cut() { kill(process_, SIGSTOP); }
 
  private:
-  // Two sockets, and what comes out of each goes into the other.
+  // One of two sockets; what comes out of each goes into the other.
+  struct End {
+    Descriptor socket;
+    std::vector<char> pending;  // not yet written to it; until it is, nothing is read from the other
+  };
   [[noreturn]] static void forward(const std::vector<Descriptor>& listeners,
                                    const std::vector<uint16_t>& targets) {
-    std::vector<Descriptor> ends;  // pairs
+    std::vector<End> ends;  // pairs
     std::vector<char> buffer(1 << 16);
     while (true) {
       std::vector<pollfd> waiting;
       for (const auto& each : listeners) waiting.push_back({each.number(), POLLIN, 0});
-      for (const auto& each : ends) waiting.push_back({each.number(), POLLIN, 0});
+      for (size_t i = 0; i < ends.size(); ++i) {
+        short events = 0;
+        if (ends[i ^ 1].pending.empty()) events |= POLLIN;
+        if (!ends[i].pending.empty()) events |= POLLOUT;
+        waiting.push_back({ends[i].socket.number(), events, 0});
+      }
       poll(waiting.data(), waiting.size(), -1);
       for (size_t i = 0; i < waiting.size(); ++i) {
         if (waiting[i].revents == 0) continue;
         if (i < listeners.size()) {
-          Descriptor one(accept(waiting[i].fd, nullptr, nullptr)), other(socket(AF_INET, SOCK_STREAM, 0));
-          const auto where = socket_address("127.0.0.1", targets[i]);
-          if (connect(other.number(), where->data(), where->length) != 0) std::_Exit(1);
-          ends.push_back(std::move(one));
-          ends.push_back(std::move(other));
+          connect_pair(waiting[i].fd, targets[i], ends);
           continue;
         }
-        const size_t end = i - listeners.size();
-        const ssize_t got = recv(waiting[i].fd, buffer.data(), buffer.size(), 0);
+        End& end = ends[i - listeners.size()];
+        End& other = ends[(i - listeners.size()) ^ 1];
+        if (!end.pending.empty()) pass_on(end);
+        if (!other.pending.empty()) continue;
+        const ssize_t got = recv(end.socket.number(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+        if (got < 0 && errno == EAGAIN) continue;
         if (got <= 0) std::_Exit(0);
-        for (ssize_t sent = 0; sent < got;) {
-          const ssize_t more = send(ends[end ^ 1].number(), buffer.data() + sent,
-                                    static_cast<size_t>(got - sent), MSG_NOSIGNAL);
-          if (more <= 0) std::_Exit(0);
-          sent += more;
-        }
+        other.pending.assign(buffer.begin(), buffer.begin() + got);
+        pass_on(other);
       }
     }
   }
+  static void connect_pair(int listener, uint16_t target, std::vector<End>& ends) {
+    Descriptor one(accept(listener, nullptr, nullptr)), other(socket(AF_INET, SOCK_STREAM, 0));
+    const auto where = socket_address("127.0.0.1", target);
+    if (connect(other.number(), where->data(), where->length) != 0) std::_Exit(1);
+    ends.push_back({std::move(one), {}});
+    ends.push_back({std::move(other), {}});
+  }
+  static void pass_on(End& end) {
+    const ssize_t sent =
+        send(end.socket.number(), end.pending.data(), end.pending.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno != EAGAIN) std::_Exit(0);
+    if (sent > 0) end.pending.erase(end.pending.begin(), end.pending.begin() + sent);
+  }
+
   pid_t process_ = 0;
 };
 

@@ -136,16 +136,17 @@ const std::byte* PeerRegions::resolve(SharedPlace place, uint64_t bytes) {
     const uint64_t length = entry.bytes.load(std::memory_order_relaxed);
     if (place.region == 0 || entry.region.load(std::memory_order_acquire) != place.region)
       throw Error(ErrorKind::restart_worker,
-                  fmt::format("process {} has no shared region {}", process_, place.region));
+                  fmt::format("rank {} (process {}) has no shared region {}", rank_, process_, place.region));
     const auto file = open_memory_file(process_, entry.file.load(std::memory_order_relaxed));
     if (!file || length == 0 || size_of_file(*file) < length)
-      throw Error(ErrorKind::restart_worker, fmt::format("cannot read the memory of process {}", process_));
+      throw Error(ErrorKind::restart_worker,
+                  fmt::format("cannot read the memory of rank {} (process {})", rank_, process_));
     known.mapping = Mapping(*file, 0, length);
     known.number = place.region;
   }
   if (place.offset > known.mapping.bytes() || bytes > known.mapping.bytes() - place.offset)
     throw Error(ErrorKind::restart_worker,
-                fmt::format("process {} named bytes beyond its shared region", process_));
+                fmt::format("rank {} (process {}) named bytes beyond its shared region", rank_, process_));
   return known.mapping.data() + place.offset;
 }
 

@@ -101,7 +101,8 @@ class RegionRegistry : public std::enable_shared_from_this<RegionRegistry> {
 // The regions of a peer, mapped when they are first used.
 class PeerRegions {
  public:
-  PeerRegions(const RegionTable& table, pid_t process) : table_(table), process_(process) {}
+  PeerRegions(const RegionTable& table, int rank, pid_t process)
+      : table_(table), rank_(rank), process_(process) {}
   // Throws a restart_worker error if there are no such bytes.
   const std::byte* resolve(SharedPlace place, uint64_t bytes);
 
@@ -111,6 +112,7 @@ class PeerRegions {
     Mapping mapping;
   };
   const RegionTable& table_;
+  const int rank_;
   const pid_t process_;
   std::map<uint32_t, Known> known_;  // by place in the table
 };

@@ -142,6 +142,17 @@ bool TcpLink::send_control(FrameType type, std::string payload) {
   return true;
 }
 
+void TcpLink::drop_messages() {
+  const std::lock_guard lock(mutex_);
+  messages_.clear();
+  // What has begun must end, or the peer could not read what comes behind it.
+  for (Channel& each : channels_) {
+    if (!each.frame || each.frame->payload == nullptr) continue;
+    each.frame->owned.assign(reinterpret_cast<const char*>(each.frame->payload), each.frame->payload_bytes);
+    each.frame->payload = nullptr;
+  }
+}
+
 // Chooses what this channel sends next; false if there is nothing.
 bool TcpLink::next_frame(Side side) {
   Channel& to = channel(side);
@@ -233,14 +244,32 @@ void TcpLink::on_event(Side side, uint32_t events) {
     if ((events & (EPOLLHUP | EPOLLERR)) != 0) loop_.forget(channel(side).socket.number());
     return;
   }
+  const Side other = side == Side::outgoing ? Side::incoming : Side::outgoing;
+  bool last = true;
   {
     const std::lock_guard lock(mutex_);
     Channel& ended = channel(side);
     loop_.forget(ended.socket.number());
     ended.socket.close();
+    last = !channel(other).socket.is_open();
   }
-  if (end == ReadEnd::failed || !peer_has_left_)
-    hooks_.fail(peer_, problem.empty() ? "closed the connection" : problem);
+  if (problem.empty()) problem = "closed the connection";
+  if (end == ReadEnd::failed || (last && !peer_has_left_)) return hooks_.fail(peer_, problem);
+  // On the other one its goodbye, or its reason to give up, may be on its way.
+  ended_ns_ = monotonic_ns();
+  end_problem_ = problem;
+}
+
+bool TcpLink::ended_before(int64_t time_ns) {
+  if (ended_ns_ == 0 || ended_ns_ > time_ns || peer_has_left_) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Channel& each : channels_)
+      if (each.paused) return false;  // there may be more behind it
+  }
+  ended_ns_ = 0;
+  hooks_.fail(peer_, end_problem_);
+  return true;
 }
 
 // Reads what there is, some frames at most.

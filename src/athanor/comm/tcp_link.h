@@ -55,6 +55,12 @@ class TcpLink final : public Link {
   void shut_down();         // nothing more will be sent
   int64_t last_heard_ns();  // when anything last came; now, while this rank does not read
   bool peer_has_left() const { return peer_has_left_; }
+  // Fails, and is true, if one of two connections ended before `time_ns` and no last word has come since.
+  bool ended_before(int64_t time_ns);
+
+  // Sends nothing more of what was posted, and does not look at its memory again. For a rank that gives up:
+  // from any thread.
+  void drop_messages();
 
   // Queues a control frame; false if there is no channel yet.
   bool send_control(FrameType type, std::string payload);
@@ -120,6 +126,8 @@ class TcpLink final : public Link {
   std::atomic<uint64_t> taken_{0};
   int64_t heard_ns_ = 0;
   std::atomic<bool> peer_has_left_{false};
+  int64_t ended_ns_ = 0;  // when the first of two connections ended; of the loop's thread, like what follows
+  std::string end_problem_;
 
   // The ring of arrived data, and what lies in it.
   std::vector<std::byte> ring_;

@@ -19,6 +19,10 @@ namespace athanor {
 namespace {
 
 constexpr int64_t heartbeat_ns = 1'000'000'000, retry_ns = 200'000'000, farewell_ns = 300'000'000;
+// A rank listens before it tells its address: where nobody listens for so long it is gone.
+constexpr int64_t refusal_ns = 3'000'000'000;
+// For the goodbye of a peer, or its reason to give up, when the other connection to it has ended.
+constexpr int64_t last_word_ns = 1'000'000'000;
 
 }  // namespace
 
@@ -136,8 +140,11 @@ void TcpNetwork::end_try(Attempt& attempt) {
 }
 
 void TcpNetwork::retry_later(Attempt& attempt, std::string problem) {
+  const int64_t now = monotonic_ns();
+  const bool refused = attempt.introduction && attempt.introduction->is_refused();
+  attempt.refused_ns = !refused ? 0 : attempt.refused_ns != 0 ? attempt.refused_ns : now;
   attempt.last_problem = std::move(problem);
-  attempt.retry_ns = monotonic_ns() + retry_ns;
+  attempt.retry_ns = now + retry_ns;
   end_try(attempt);
 }
 
@@ -163,14 +170,14 @@ void TcpNetwork::tick() {
   doorkeeper_.tick();
   for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
     const auto here = attempt++;
-    if (now >= here->deadline_ns) {
+    const bool is_gone = here->refused_ns != 0 && now - here->refused_ns >= refusal_ns;
+    if (now >= here->deadline_ns || is_gone) {
       const std::string problem = here->last_problem.empty() ? "does not answer" : here->last_problem;
       const std::string name = name_of_peer(here->peer.rank);
+      const double seconds = seconds_of(now >= here->deadline_ns ? options_.connect_timeout_ns : refusal_ns);
       end_try(*here);
       attempts_.erase(here);
-      fail_(fmt::format("no connection to {} within {:.1f} s: {}", name,
-                        seconds_of(options_.connect_timeout_ns), problem),
-            false);
+      fail_(fmt::format("no connection to {} within {:.1f} s: {}", name, seconds, problem), false);
     } else if (!here->introduction && now >= here->retry_ns) {
       try_to_connect(*here);
     }
@@ -179,6 +186,7 @@ void TcpNetwork::tick() {
   last_heartbeat_ns_ = now;
   for (TcpLink* const link : links()) {
     if (!link->has_channel()) continue;
+    if (link->ended_before(now - last_word_ns)) continue;
     link->send_control(FrameType::heartbeat, {});
     if (now - link->last_heard_ns() <= options_.silence_ns || link->peer_has_left()) continue;
     if (board_.alarm() < 0)
@@ -204,10 +212,13 @@ void TcpNetwork::on_control(int peer, FrameType type, const std::string& payload
 }
 
 void TcpNetwork::broadcast_failure(const std::string& reason) {
-  for (TcpLink* const link : links()) link->send_control(FrameType::failure, reason);
+  for (TcpLink* const link : links()) {
+    link->drop_messages();  // their memory may be freed when this rank gives up
+    link->send_control(FrameType::failure, reason);
+  }
 }
 
-void TcpNetwork::request_statuses(std::span<const int> of, std::vector<std::optional<RankStatus>>& statuses,
+void TcpNetwork::request_statuses(std::span<const int> of, std::vector<RankAnswer>& answers,
                                   int64_t until_ns) {
   {
     const std::lock_guard lock(mutex_);
@@ -215,14 +226,15 @@ void TcpNetwork::request_statuses(std::span<const int> of, std::vector<std::opti
   }
   std::vector<size_t> asked;
   for (size_t i = 0; i < of.size(); ++i) {
-    if (statuses[i]) continue;
+    if (answers[i].asked) continue;
     TcpLink* link = nullptr;
     {
       const std::lock_guard lock(mutex_);
       const auto found = links_.find(of[i]);
       if (found != links_.end()) link = found->second.get();
     }
-    if (link != nullptr && link->send_control(FrameType::status_request, {})) asked.push_back(i);
+    answers[i].asked = link != nullptr && link->send_control(FrameType::status_request, {});
+    if (answers[i].asked) asked.push_back(i);
   }
   std::unique_lock lock(mutex_);
   const auto all_there = [&] {
@@ -232,7 +244,7 @@ void TcpNetwork::request_statuses(std::span<const int> of, std::vector<std::opti
   answered_.wait_for(lock, std::chrono::nanoseconds(left), all_there);
   for (const size_t i : asked) {
     const auto found = answers_.find(of[i]);
-    if (found != answers_.end()) statuses[i] = found->second;
+    if (found != answers_.end()) answers[i].status = found->second;
   }
 }
 

@@ -38,9 +38,8 @@ class TcpNetwork {
   Link& link(const HostAddress& peer);
   void tick();
   void broadcast_failure(const std::string& reason);
-  // Fills in those that answer until then.
-  void request_statuses(std::span<const int> of, std::vector<std::optional<RankStatus>>& statuses,
-                        int64_t until_ns);
+  // Asks those of whom nothing is known and to whom there is a connection; fills in who answers until then.
+  void request_statuses(std::span<const int> of, std::vector<RankAnswer>& answers, int64_t until_ns);
 
  private:
   // A connection that this rank is making.
@@ -48,6 +47,7 @@ class TcpNetwork {
     HostAddress peer;
     std::optional<OutgoingIntroduction> introduction{};  // while it is being tried
     int64_t deadline_ns = 0, retry_ns = 0;
+    int64_t refused_ns = 0;  // since when nobody listens there; 0: somebody does, or it is not known
     std::string last_problem;
   };
   using Attempts = std::list<Attempt>;

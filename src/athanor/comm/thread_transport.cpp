@@ -83,6 +83,7 @@ class ThreadTransport final : public Transport {
     if (from < 0) return;
     // The reason is handed on as it is: the first report names who is to blame.
     const std::string reason = state_.boards[static_cast<size_t>(from)].status().failure;
+    if (reason.empty()) return;  // it is being written
     board().set_failure(reason);
     throw Error(ErrorKind::restart_worker, reason);
   }
@@ -92,9 +93,9 @@ class ThreadTransport final : public Transport {
     for (RankBoard& other : state_.boards) other.raise_alarm(rank_);
   }
 
-  std::vector<std::optional<RankStatus>> statuses(std::span<const int> of, int64_t) override {
-    std::vector<std::optional<RankStatus>> all;
-    for (const int rank : of) all.emplace_back(state_.boards[static_cast<size_t>(rank)].status());
+  std::vector<RankAnswer> ask(std::span<const int> of, int64_t) override {
+    std::vector<RankAnswer> all;
+    for (const int rank : of) all.push_back({true, state_.boards[static_cast<size_t>(rank)].status()});
     return all;
   }
 

@@ -2,8 +2,8 @@
 // up.
 //
 // Called by interpreter.h and communicator.h. Implementations: thread_transport.h, host_transport.h. Thread
-// safety: links and waiting belong to one thread, the one that runs the rank's collectives; abort, check and
-// statuses may be called from any.
+// safety: links, waiting, check and ask belong to one thread, the one that runs the rank's collectives;
+// abort may be called from any.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,12 @@ struct MessageHeader {
   uint32_t index = 0;      // of the message among those of this collective from this sender to this receiver
   uint64_t bytes = 0;
   bool operator==(const MessageHeader&) const = default;
+};
+
+// What a rank says when it is asked how far it is.
+struct RankAnswer {
+  bool asked = false;  // there was a way to ask it
+  std::optional<RankStatus> status = {};
 };
 
 // Messages to and from one peer, in order in each direction.
@@ -74,9 +80,9 @@ class Transport {
   virtual void check() = 0;
   // Gives up: every wait of this rank and of its peers ends with `reason`. The first reason stays.
   virtual void abort(const std::string& reason) = 0;
-  // What the ranks show, by position in `of`; nothing for those that did not answer until `until_ns`
+  // What the ranks show, by position in `of`; no status of those that did not answer until `until_ns`
   // (monotonic).
-  virtual std::vector<std::optional<RankStatus>> statuses(std::span<const int> of, int64_t until_ns) = 0;
+  virtual std::vector<RankAnswer> ask(std::span<const int> of, int64_t until_ns) = 0;
   // How long a waiter may keep its core before it lets others run.
   virtual int64_t spin_ns() const = 0;
 };

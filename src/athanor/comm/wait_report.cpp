@@ -26,24 +26,38 @@ std::string describe(const RankStatus& status, const GroupNames& groups, size_t 
 }
 
 WaitReport report_wait(const IssuedCollective& waiting, int self, int awaited, std::span<const int> ranks,
-                       std::span<const std::optional<RankStatus>> statuses, const GroupNames& groups) {
+                       std::span<const RankAnswer> answers, const GroupNames& groups) {
   WaitReport report;
+  std::vector<int> unknown;
+  bool somebody_idle = false;  // or silent: the others wait for it
   const bool pairwise = waiting.kind == CollectiveKind::send || waiting.kind == CollectiveKind::receive;
   for (size_t i = 0; i < ranks.size(); ++i) {
     const int rank = ranks[i];
-    if (pairwise && rank != self && rank != awaited) continue;
-    if (!statuses[i]) {
-      report.missing.push_back(rank);
-      report.text += fmt::format("\n  rank {} does not answer", rank);
+    const std::optional<RankStatus>& status = answers[i].status;
+    // Others may be those that the awaited one waits for itself.
+    if (pairwise && rank != self && rank != awaited && status) continue;
+    if (!answers[i].asked) {
+      unknown.push_back(rank);
+      report.text += fmt::format("\n  rank {} cannot be asked: there is no connection to it", rank);
       continue;
     }
-    const bool begun = std::any_of(statuses[i]->last.begin(), statuses[i]->last.end(), [&](const auto& each) {
+    if (!status) {
+      report.missing.push_back(rank);
+      report.text += fmt::format("\n  rank {} does not answer", rank);
+      somebody_idle = true;
+      continue;
+    }
+    const bool begun = std::any_of(status->last.begin(), status->last.end(), [&](const auto& each) {
       return each.group == waiting.group && each.sequence == waiting.sequence &&
              (pairwise || each.kind == waiting.kind);
     });
+    const bool idle = status->completed == status->begun;
     if (rank != self && !pairwise && !begun) report.missing.push_back(rank);
-    report.text += fmt::format("\n  rank {}: {}", rank, describe(*statuses[i], groups, 1));
+    if (rank != self && idle && (pairwise || !begun)) somebody_idle = true;
+    report.text += fmt::format("\n  rank {}: {}", rank, describe(*status, groups, 1));
   }
+  // All that answer wait themselves: for those that could not be asked, or for messages on their way.
+  if (!somebody_idle) report.missing.insert(report.missing.end(), unknown.begin(), unknown.end());
   if (report.missing.empty()) report.missing.push_back(awaited);
   std::sort(report.missing.begin(), report.missing.end());
   return report;

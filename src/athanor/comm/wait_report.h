@@ -11,6 +11,7 @@
 
 #include "athanor/comm/collective.h"
 #include "athanor/comm/rank_board.h"
+#include "athanor/comm/transport.h"
 
 namespace athanor {
 
@@ -26,9 +27,11 @@ struct WaitReport {
   std::string text;          // one line for each member
 };
 
-// `waiting` by the rank `self` for `awaited`; `statuses` of `ranks`, the group's members. Missing are those
-// that did not answer and those that have not begun the collective; if there is none, the awaited one.
+// `waiting` by the rank `self` for `awaited`; `answers` of `ranks`, the group's members. Missing are those
+// that did not answer and those that have not begun the collective, and if none of them is out of all
+// collectives, those that could not be asked; if there is none of all these, the awaited one. Of a message
+// between two, the others matter only if they do not answer.
 WaitReport report_wait(const IssuedCollective& waiting, int self, int awaited, std::span<const int> ranks,
-                       std::span<const std::optional<RankStatus>> statuses, const GroupNames& groups);
+                       std::span<const RankAnswer> answers, const GroupNames& groups);
 
 }  // namespace athanor

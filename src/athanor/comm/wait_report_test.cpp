@@ -5,21 +5,22 @@
 namespace athanor {
 namespace {
 
-RankStatus begun(std::vector<IssuedCollective> last) {
+RankAnswer begun(std::vector<IssuedCollective> last) {
   RankStatus status;
   status.begun = status.completed = last.size();
   status.last = std::move(last);
-  return status;
+  return {true, std::move(status)};
 }
+const RankAnswer silent = {true, std::nullopt}, not_asked = {false, std::nullopt};
 
 // Ranks 0 and 3 wait for each other's neighbour; 1 is still in another collective, 2 is silent.
 TEST(WaitReport, P105_NamesThoseWhoHaveNotJoinedNotThoseWhoAreWaitedFor) {
   const IssuedCollective waiting{4, CollectiveKind::all_reduce, 7};
   const std::vector<int> ranks{0, 1, 2, 3};
-  const std::vector<std::optional<RankStatus>> statuses{
+  const std::vector<RankAnswer> answers{
       begun({waiting}), begun({{9, CollectiveKind::all_reduce, 7}, {4, CollectiveKind::all_reduce, 6}}),
-      std::nullopt, begun({waiting})};
-  const WaitReport report = report_wait(waiting, 0, 3, ranks, statuses, {{4, "tp0"}, {9, "dp"}});
+      silent, begun({waiting})};
+  const WaitReport report = report_wait(waiting, 0, 3, ranks, answers, {{4, "tp0"}, {9, "dp"}});
   EXPECT_EQ(report.missing, (std::vector<int>{1, 2}));
   EXPECT_NE(report.text.find("rank 2 does not answer"), std::string::npos);
   EXPECT_NE(
@@ -31,8 +32,41 @@ TEST(WaitReport, P105_NamesThoseWhoHaveNotJoinedNotThoseWhoAreWaitedFor) {
 TEST(WaitReport, NamesTheAwaitedRankWhenAllHaveJoined) {
   const IssuedCollective waiting{4, CollectiveKind::all_gather, 7};
   const std::vector<int> ranks{5, 8};
-  const std::vector<std::optional<RankStatus>> statuses{begun({waiting}), begun({waiting})};
-  EXPECT_EQ(report_wait(waiting, 5, 8, ranks, statuses, {}).missing, std::vector<int>{8});
+  const std::vector<RankAnswer> answers{begun({waiting}), begun({waiting})};
+  EXPECT_EQ(report_wait(waiting, 5, 8, ranks, answers, {}).missing, std::vector<int>{8});
+}
+
+// Rank 0 waits for rank 1, which waits for rank 2.
+TEST(WaitReport, P105_AMessageMayWaitForARankFartherAway) {
+  const IssuedCollective waiting{4, CollectiveKind::receive, 7};
+  const std::vector<int> ranks{0, 1, 2, 3};
+  std::vector<RankAnswer> answers{begun({waiting}), begun({waiting}), silent, begun({})};
+  ++answers[1].status->begun;
+  EXPECT_EQ(report_wait(waiting, 0, 1, ranks, answers, {}).missing, std::vector<int>{2});
+  answers[2] = begun({});
+  const WaitReport report = report_wait(waiting, 0, 1, ranks, answers, {});
+  EXPECT_EQ(report.missing, std::vector<int>{1});
+  EXPECT_EQ(report.text.find("rank 2"), std::string::npos) << report.text;
+  // The awaited one computes, and of the others nothing is known.
+  answers[1] = begun({waiting});
+  answers[2] = answers[3] = not_asked;
+  EXPECT_EQ(report_wait(waiting, 0, 1, ranks, answers, {}).missing, std::vector<int>{1});
+}
+
+// In a ring over several hosts, the ranks that are not neighbours have no connection.
+TEST(WaitReport, P105_WhoCannotBeAskedIsNotCalledSilent) {
+  const IssuedCollective waiting{4, CollectiveKind::all_gather, 7};
+  const std::vector<int> ranks{0, 1, 2, 3};
+  std::vector<RankAnswer> answers{begun({waiting}), begun({waiting}), not_asked, begun({waiting})};
+  const WaitReport report = report_wait(waiting, 0, 3, ranks, answers, {});
+  EXPECT_EQ(report.missing, std::vector<int>{2});
+  EXPECT_EQ(report.text.find("does not answer"), std::string::npos) << report.text;
+  // Rank 3 waits in another one, or is busy with something else.
+  answers[3] = begun({});
+  ++answers[3].status->begun;
+  EXPECT_EQ(report_wait(waiting, 0, 3, ranks, answers, {}).missing, (std::vector<int>{2, 3}));
+  answers[3] = begun({});
+  EXPECT_EQ(report_wait(waiting, 0, 3, ranks, answers, {}).missing, std::vector<int>{3});
 }
 
 }  // namespace
