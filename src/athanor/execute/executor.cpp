@@ -14,6 +14,7 @@ namespace {
 
 void run_execution(void* argument, ThreadTeam& team) {
   const auto& execution = *static_cast<const Execution*>(argument);
+  if (execution.late_failure != nullptr && *execution.late_failure != nullptr) return;
   try {
     if (execution.collective != nullptr) {
       execution.collective->run();
@@ -24,8 +25,14 @@ void run_execution(void* argument, ThreadTeam& team) {
     // Peers, and this rank's own communication stream, may be waiting for what will not come.
     if (execution.communicator != nullptr && execution.collective == nullptr)
       execution.communicator->abort(error.what());
-    throw;
+    if (execution.late_failure == nullptr) throw;
+    *execution.late_failure = std::current_exception();
   }
+}
+
+// What failed behind the begin of the update, when all parts of the update have been made.
+void throw_late_failure(ResolvedProgram& program) {
+  if (program.late_failure != nullptr) std::rethrow_exception(std::exchange(program.late_failure, nullptr));
 }
 
 std::vector<std::string> names_of(const Execution& execution, const std::vector<ValueId>& ids,
@@ -131,8 +138,10 @@ void Executor::synchronize() {
 void Executor::run(size_t index, const StepInputs& inputs) {
   ResolvedProgram& program = *programs_.at(index);
   program.step = &inputs;
+  program.late_failure = nullptr;
   issue(program, {});
   synchronize();
+  throw_late_failure(program);
   records_.clear();
   for (const Execution& execution : program.executions) {
     records_.push_back({execution.address, execution.stream, execution.operation->kind, inputs.step,
@@ -145,6 +154,7 @@ void Executor::run_observed(size_t index, const StepInputs& inputs,
                             const std::function<bool(const Observation&)>& until) {
   ResolvedProgram& program = *programs_.at(index);
   program.step = &inputs;
+  program.late_failure = nullptr;
   const Places places(*program.program, {persistent_.get(), transient_.get()});
   issue(program, [&](size_t i) {
     synchronize();
@@ -166,6 +176,7 @@ void Executor::run_observed(size_t index, const StepInputs& inputs,
     return until && until(observation);
   });
   synchronize();
+  throw_late_failure(program);
 }
 
 namespace {

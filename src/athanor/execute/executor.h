@@ -45,8 +45,10 @@ class Executor {
   // programs of the set: a kernel that is missing is an error here, naming operation and type.
   void load(std::shared_ptr<const ProgramSet> set);
 
-  // Runs one step of program `index`. Returns when it has ended; rethrows the first error of a kernel. An
-  // error before the commit point (the clip operation) leaves weights and optimizer state as they were.
+  // Runs one step of program `index`. Returns when it has ended; rethrows the first error of a kernel or a
+  // collective. An error before the commit point (the clip operation) leaves weights and optimizer state as
+  // they were. Once their update has begun it is made whole: what other ranks do can only spoil the gathering
+  // of working weights behind it, and that is an error when all parts of the update have been made.
   void run(size_t index, const StepInputs& inputs);
 
   // As run, but waits after each operation and calls `observe`: for dumps and for finding a NaN. When `until`

@@ -72,6 +72,7 @@ class Resolver {
     for (const Call& call : program_.calls) {
       for (const int32_t awaited : call.waits) result_.call_is_awaited[static_cast<size_t>(awaited)] = true;
     }
+    update_begin_ = update_begin(program_);
     for (size_t c = 0; c < program_.calls.size(); ++c) {
       result_.call_begin.push_back(static_cast<int64_t>(result_.executions.size()));
       const auto id = static_cast<size_t>(program_.calls[c].template_id);
@@ -129,6 +130,7 @@ class Resolver {
       ATHANOR_ASSERT(rank_.communicator != nullptr, "{} on one rank", name_of(operation.kind));
       execution.collective =
           std::make_unique<CollectiveTask>(rank_, operation, execution.arguments, label_of(call, block));
+      if (static_cast<size_t>(call_index) > update_begin_) execution.late_failure = &result_.late_failure;
       return;
     }
     const DType key = key_dtype(execution.input_types, execution.output_types);
@@ -184,6 +186,7 @@ class Resolver {
   int threads_;
   const RankContext& rank_;
   ResolvedProgram& result_;
+  size_t update_begin_ = 0;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,8 +24,9 @@ struct Execution {
   const Graph* graph = nullptr;
   const Kernel* kernel = nullptr;  // null for a collective
   std::unique_ptr<CollectiveTask> collective;
-  Communicator* communicator = nullptr;  // to tell the peers when a kernel fails; null on one rank
-  bool joins = false;                    // waits for all collectives of the call before it
+  Communicator* communicator = nullptr;        // to tell the peers when a kernel fails; null on one rank
+  bool joins = false;                          // waits for all collectives of the call before it
+  std::exception_ptr* late_failure = nullptr;  // of a collective behind the begin of the update; see Executor
   KernelArguments arguments;
   std::vector<TensorView> inputs, outputs;
   std::vector<OperandType> input_types, output_types;
@@ -62,6 +64,7 @@ struct ResolvedProgram {
   std::vector<bool> call_is_awaited;  // by call: another stream waits for it
   std::vector<bool> call_is_mixed;    // by call: see Instruction
   const StepInputs* step = nullptr;
+  std::exception_ptr late_failure;  // the first one of the step
 };
 
 // Throws when a kernel is missing, naming the operation and its type. `rank`: its communicator is null where

@@ -38,6 +38,21 @@ bool is_persistent(BufferClass buffer_class) {
   return buffer_class <= BufferClass::scalars;
 }
 
+bool changes_weights(const Template& block) {
+  return std::ranges::any_of(block.graph.operations, [&](const Operation& operation) {
+    return std::ranges::any_of(operation.outputs, [&](ValueId id) {
+      return id != no_value && block.graph.value(id).role == Role::master;
+    });
+  });
+}
+
+size_t update_begin(const StepProgram& program) {
+  const auto updates = [&](const Call& call) {
+    return changes_weights(program.templates[static_cast<size_t>(call.template_id)]);
+  };
+  return static_cast<size_t>(std::ranges::find_if(program.calls, updates) - program.calls.begin());
+}
+
 MemoryReport memory_report(const StepProgram& program, int64_t persistent_bytes) {
   MemoryReport report;
   report.persistent_bytes = persistent_bytes;

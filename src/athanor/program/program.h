@@ -155,11 +155,17 @@ MemoryReport memory_report(const StepProgram& program, int64_t persistent_bytes)
 // Sum over the calls of the cost of their operations.
 Cost cost_of(const StepProgram& program);
 
+// Whether it changes master weights. The update of a step begins with the first call of such a template; the
+// number of calls if there is none.
+bool changes_weights(const Template& block);
+size_t update_begin(const StepProgram& program);
+
 // Throws Error(stop_job) naming call, operation and buffer when: a buffer or base is out of range or a slot
 // leaves its buffer; something is read that no earlier operation of the step wrote (persistent state apart);
 // the first write of a gradient accumulates, or a later one does not; a member of a gradient bucket is never
 // written; two transient buffers whose lives overlap share bytes; a call uses a buffer outside of its life; a
-// dependency between streams has no wait; gradients are used before their sums over ranks have been made.
+// dependency between streams has no wait; gradients are used before their sums over ranks have been made; a
+// part of the update depends on a collective that may fail when other parts have been made.
 void verify(const StepProgram& program);
 
 std::string to_text(const Template& block);                                     // `show block`

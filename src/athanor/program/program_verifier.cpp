@@ -140,6 +140,7 @@ class ProgramVerifier {
   void run_call() {
     check_binding();
     start_streams();
+    check_update();
     for (const Access& access : accesses_[static_cast<size_t>(call().template_id)]) {
       const auto base = static_cast<size_t>(access.base);
       const auto id = static_cast<size_t>(call().buffers[base]);
@@ -315,6 +316,34 @@ class ProgramVerifier {
     }
   }
 
+  // The update is made whole or not at all, whatever becomes of other ranks meanwhile: collectives before it
+  // are known to have ended well, and no part of it depends on one behind its begin.
+  void check_update() {
+    const bool communicates = runs_on(call_, StreamKind::communication);
+    if (update_begin_ < 0 && changes_weights(block())) update_begin_ = call_;
+    if (update_begin_ < 0) {
+      if (communicates && !block().is_mixed()) last_collective_ = call_;
+      return;
+    }
+    const int32_t ended =
+        known_[static_cast<size_t>(StreamKind::compute)][static_cast<size_t>(StreamKind::communication)];
+    if (call_ == update_begin_ && ended < last_collective_)
+      fail(fmt::format("weights are changed before the collectives of call {} are known to have ended",
+                       last_collective_));
+    if (!runs_on(call_, StreamKind::compute)) return;
+    if (communicates) fail("collectives among the parts of the update");
+    for (const int32_t wait : call().waits) {
+      if (wait > update_begin_ && runs_on(wait, StreamKind::communication))
+        fail(fmt::format("it waits for call {}, collectives behind the begin of the update", wait));
+    }
+  }
+
+  bool runs_on(int32_t call, StreamKind stream) const {
+    const auto id = static_cast<size_t>(program_.calls[static_cast<size_t>(call)].template_id);
+    return std::ranges::any_of(program_.templates[id].instructions,
+                               [stream](const Instruction& each) { return each.stream == stream; });
+  }
+
   // ---- order between streams
 
   void start_streams() {
@@ -388,6 +417,7 @@ class ProgramVerifier {
   Clock waited_ = no_call;
   std::vector<Clock> done_;  // by call: what is known when it has ended
   int32_t call_ = -1;
+  int32_t update_begin_ = -1, last_collective_ = -1;  // calls
 };
 
 }  // namespace

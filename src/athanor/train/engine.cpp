@@ -207,6 +207,22 @@ void Engine::swap_average() {
     const auto average = executor_->persistent("average." + table.name);
     std::swap_ranges(master.begin(), master.end(), average.begin());
   }
+}
+
+void Engine::with_average(const std::function<void()>& work) {
+  swap_average();
+  try {
+    refresh_working();
+    work();
+  } catch (...) {
+    swap_average();
+    try {
+      refresh_working();
+    } catch (const Error&) {  // ranks are lost, which is the error already
+    }
+    throw;
+  }
+  swap_average();
   refresh_working();
 }
 

@@ -138,8 +138,9 @@ class Engine {
   std::vector<NamedTensor> state();
   // Makes the working copies from the master weights (after loading).
   void refresh_working();
-  // Exchanges the averaged weights with the master weights (to evaluate or sample with them), and back.
-  void swap_average();
+  // Runs `work` (evaluation, samples) with the averaged weights in the place of the weights, which are back
+  // when it has ended, with an error too.
+  void with_average(const std::function<void()>& work);
 
   // The sum of the gradients of the last step by logical parameter name, times the loss scale (tests, dumps).
   std::vector<NamedTensor> gradients();
@@ -155,6 +156,7 @@ class Engine {
   bool trains() const { return !options_.micro_batch_counts.empty(); }
   std::string weight_prefix() const;
   std::string weight_buffer(const BucketTable& table) const;
+  void swap_average();
   std::span<const double> widen_logits(size_t index, int64_t row);
   StepInputs inputs_for(std::span<const Batch> batches, int64_t step, int64_t optimizer_step,
                         double learning_rate);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "athanor/base/error.h"
 #include "athanor/base/philox.h"
 #include "athanor/train/train_test_support.h"
 
@@ -280,9 +281,8 @@ TEST(Engine, EvaluationAndAveragesComeAndGo) {
       judged->train_step({&batch, 1}, step, step, 1e-2);
       const Bytes state = bytes_of(judged->state());
       const double direct = judged->evaluate(batch).loss_sum;
-      judged->swap_average();
-      EXPECT_NE(judged->evaluate(batch).loss_sum, direct);
-      judged->swap_average();
+      judged->with_average([&] { EXPECT_NE(judged->evaluate(batch).loss_sum, direct); });
+      EXPECT_THROW(judged->with_average([] { throw_user_error("it fails"); }), Error);
       EXPECT_EQ(judged->evaluate(batch).loss_sum, direct);
       EXPECT_EQ(changed(state, bytes_of(judged->state())), "");
     }

@@ -401,10 +401,14 @@ class Run {
     return flops;
   }
 
-  // Given up when the run is asked to end: what matters then is the save.
   void validate() {
     const bool averaged = options_.validation.use_average && options_.compile.optimizer.average_decay > 0;
-    if (averaged) engine_.swap_average();
+    if (!averaged) return validate_weights();
+    engine_.with_average([this] { validate_weights(); });
+  }
+
+  // Given up when the run is asked to end: what matters then is the save.
+  void validate_weights() {
     bool ended = false;
     for (const ValidationSet& set : data_.validation) {
       const ValidationBatches batches(set.samples, part_.samples, options_.validation.samples);
@@ -427,7 +431,6 @@ class Run {
       terminal().validation(report);
     }
     if (ended) note("the validation was given up, to end in time");
-    if (averaged) engine_.swap_average();
   }
 
   bool stop_asked() const { return interrupts_ != nullptr && !interrupts_->stop_reason().empty(); }
@@ -472,10 +475,8 @@ class Run {
     if (!data_.tokenizer || !messages_.is_first()) return;  // no text to show ids as
     const bool averaged = options_.compile.optimizer.average_decay > 0;
     if (messages_.ranks() == 1) {
-      if (averaged) engine_.swap_average();
-      print_sample(engine_);
-      if (averaged) engine_.swap_average();
-      return;
+      if (!averaged) return print_sample(engine_);
+      return engine_.with_average([this] { print_sample(engine_); });
     }
     try {
       const std::string path = checkpoints_.path_of(saved_step_);
