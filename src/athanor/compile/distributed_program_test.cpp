@@ -188,6 +188,29 @@ TEST(DistributedProgram, CollectivesRunBesideComputation) {
   EXPECT_LE(most, 4);
 }
 
+// A ring is written out step by step: as many operations for each further rank, and what a rank holds depends
+// on its own tokens alone.
+TEST(DistributedProgram, ALongRingCostsInstructionsAndNoMemory) {
+  const auto program_of = [](int32_t ranks) {
+    const ProgramRequest request{ProgramKind::train, 2, 1, 16 * ranks};
+    ModelConfig config = tiny("llama");
+    config.maximum_positions = 16 * 128;
+    return compile(config, {&request, 1}, spread(1, 1, ranks, 1, 0), any_backend()).programs[0];
+  };
+  const auto operations = [](const StepProgram& program) {
+    int64_t count = 0;
+    for (const Template& block : program.templates) {
+      if (block.name.starts_with("block.")) count += std::ssize(block.graph.operations);
+    }
+    return count;
+  };
+  const StepProgram some = program_of(4), more = program_of(8), many = program_of(128);
+  const int64_t each = (operations(more) - operations(some)) / 4;
+  EXPECT_LE(each, 6);  // a part and its shift, forward, and backward with a shift more
+  EXPECT_EQ(operations(many) - operations(more), 120 * each);
+  EXPECT_EQ(many.transient_bytes, more.transient_bytes);
+}
+
 // The stages keep what they say: of a model of which a rank of one would keep everything.
 TEST(DistributedProgram, StagesKeepPartsOfMore) {
   const auto bytes = [](int32_t ranks, int32_t zero) {

@@ -16,7 +16,10 @@ ShardedGraph::ShardedGraph(const Graph& global, const Mesh& mesh) : global_(glob
 
 std::string ShardedGraph::unique(const std::string& name) {
   std::string result = name;
-  for (int n = 2; !names_.insert(result).second; ++n) result = fmt::format("{}.{}", name, n);
+  while (!names_.insert(result).second) {
+    int& last = last_numbers_.try_emplace(name, 1).first->second;
+    result = fmt::format("{}.{}", name, ++last);
+  }
   return result;
 }
 

@@ -64,6 +64,7 @@ class ShardedGraph {
   Graph graph_;
   std::map<ValueId, Home> homes_;
   std::set<std::string> names_;
+  std::map<std::string, int> last_numbers_;  // by name: the last number behind it that was tried
 };
 
 }  // namespace athanor

@@ -75,7 +75,7 @@ class ProgramVerifier {
   }
 
   std::string describe(const Access& access) const {
-    if (access.value == no_value) return "workspace";
+    if (access.value == no_value) return "scratch";
     return fmt::format("value %{} ({})", access.value,
                        fill_layer(block().graph.value(access.value).name, call().layer));
   }

@@ -276,12 +276,18 @@ class TemplateCheck {
                stream, id, range);
   }
 
-  // Reads and writes of a value are listed once per stream, contributions once per operation.
+  // Reads and writes of a value are listed once per stream, contributions once per operation; of scratch,
+  // which nobody outside reads, only which bytes are used.
   void add_access(AccessKind kind, StreamKind stream, ValueId id, const StridedRange& range,
                   int32_t base = -1) {
     if (base < 0) base = slot_of(id).base;
     touch(stream, base, range, kind != AccessKind::read);
     if (stream == StreamKind::communication && mixed_) stream = StreamKind::compute;
+    if (kind == AccessKind::write &&
+        block_.bases[static_cast<size_t>(base)].buffer_class == BufferClass::scratch) {
+      scratch_written_[{stream, base}].assign(range.hull(), true);
+      return;
+    }
     const bool by_operation = kind == AccessKind::accumulate || kind == AccessKind::update || id == no_value;
     const Key key{kind, stream, by_operation ? operation_ : -1, id};
     auto [at, fresh] = access_of_.try_emplace(key, accesses_.size());
@@ -305,15 +311,21 @@ class TemplateCheck {
       const auto at = std::upper_bound(joins_.begin(), joins_.end(), after);
       return at != joins_.end() && *at <= until;
     };
-    for (const Touch& a : touches_) {
-      for (const Touch& b : touches_) {
-        if (a.stream == b.stream || a.base != b.base || !(a.writes || b.writes)) continue;
-        if (a.hull.end <= b.hull.begin || b.hull.end <= a.hull.begin) continue;
-        if (a.sequence > b.sequence) continue;  // the pair comes the other way round, too
-        if (mixed_ && a.stream == StreamKind::compute && b.stream == StreamKind::communication) continue;
-        if (mixed_ && b.stream == StreamKind::compute && joined(a.sequence, b.sequence)) continue;
+    const bool orders_all = mixed_ && std::ranges::none_of(block_.instructions, [](const Instruction& one) {
+                              return one.stream == StreamKind::copy;
+                            });
+    // By rising sequence.
+    for (auto a = touches_.begin(); a != touches_.end(); ++a) {
+      const bool before_collectives = mixed_ && a->stream == StreamKind::compute;
+      if (before_collectives && orders_all) continue;
+      for (auto b = a + 1; b != touches_.end(); ++b) {
+        if (orders_all && joined(a->sequence, b->sequence)) break;  // so are all later ones
+        if (a->stream == b->stream || a->base != b->base || !(a->writes || b->writes)) continue;
+        if (a->hull.end <= b->hull.begin || b->hull.end <= a->hull.begin) continue;
+        if (before_collectives && b->stream == StreamKind::communication) continue;
+        if (mixed_ && b->stream == StreamKind::compute && joined(a->sequence, b->sequence)) continue;
         fail(fmt::format("operations {} and {} on different streams use the same bytes of base {}",
-                         a.operation, b.operation, block_.bases[static_cast<size_t>(a.base)].name));
+                         a->operation, b->operation, block_.bases[static_cast<size_t>(a->base)].name));
       }
     }
   }
@@ -321,6 +333,14 @@ class TemplateCheck {
   std::vector<Access> sorted_accesses() {
     for (size_t i = 0; i < accesses_.size(); ++i) {
       covered_[i].visit_all([&](const StridedRange& range) { accesses_[i].ranges.push_back(range); });
+    }
+    for (const auto& [at, bytes] : scratch_written_) {
+      bytes.visit_all([&, stream = at.first, base = at.second](const ByteRange& range) {
+        accesses_.push_back({.kind = AccessKind::write,
+                             .stream = stream,
+                             .base = base,
+                             .ranges = {{range.begin, range.end - range.begin, 0, 1}}});
+      });
     }
     std::stable_partition(accesses_.begin(), accesses_.end(),
                           [](const Access& access) { return access.kind == AccessKind::read; });
@@ -352,6 +372,7 @@ class TemplateCheck {
   std::vector<Access> accesses_;
   std::vector<StridedMap<bool>> covered_;  // by access
   std::map<Key, size_t> access_of_;
+  std::map<std::pair<StreamKind, int32_t>, IntervalMap<bool>> scratch_written_;  // by stream and base
   std::vector<Touch> touches_;
   std::vector<int64_t> joins_;  // executions that wait for all collectives before them
   int64_t sequence_ = 0;        // executions so far

@@ -21,13 +21,14 @@ enum class AccessKind : uint8_t {
   update,      // read and overwritten in place
 };
 
-// What one operation does to one base, over all iterations of its region. Ranges are relative to the base.
+// What one operation does to one base, over all iterations of its region; what is written to scratch is
+// summed up over all operations. Ranges are relative to the base.
 struct Access {
   AccessKind kind{};
   StreamKind stream{};
   int32_t operation = -1;
   int32_t base = -1;
-  ValueId value = no_value;  // no_value: workspace
+  ValueId value = no_value;  // no_value: scratch
   std::vector<StridedRange> ranges;
 };
 
