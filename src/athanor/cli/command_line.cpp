@@ -1,3 +1,5 @@
+#include "athanor/cli/command_line.h"
+
 // CLI11 is included here only: it costs seconds.
 #include <fmt/format.h>
 
@@ -6,18 +8,14 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <functional>
-#include <map>
 #include <sstream>
 
 #include "athanor/base/error.h"
 #include "athanor/cli/commands.h"
+#include "athanor/cli/near_name.h"
 #include "athanor/cli/option_value.h"
-#include "athanor/cluster/launch_report.h"
-#include "athanor/observe/format.h"
 
 namespace athanor {
 namespace {
@@ -524,66 +522,10 @@ class CommandLine {
   std::vector<std::pair<CLI::App*, std::function<void()>>> actions_;
 };
 
-ExitCode code_of(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::user:
-      return ExitCode::user_error;
-    case ErrorKind::stop_job:
-      return ExitCode::stop_job;
-    case ErrorKind::restart_worker:
-      return ExitCode::restart_worker;
-    case ErrorKind::retry_step:
-      return ExitCode::retry_step;
-  }
-  return ExitCode::failure;
-}
-
 }  // namespace
 
-void write_output(const std::string& text) {
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!written) throw_user_error("cannot write to standard output", "is the disk full, or the reader gone?");
-}
-
-std::string nearest_name(const std::string& wrong, const std::vector<std::string>& names) {
-  if (wrong.size() > 100) return {};
-  std::string best;
-  int64_t best_distance = std::max<int64_t>(2, static_cast<int64_t>(wrong.size()) / 3) + 1;
-  for (const std::string& name : names) {
-    // Half a name's letters wrong is another name.
-    const int64_t distance = edit_distance(wrong, name);
-    if (distance < best_distance &&
-        2 * distance <= static_cast<int64_t>(std::max(name.size(), wrong.size()))) {
-      best = name;
-      best_distance = distance;
-    }
-  }
-  return best;
-}
-
-int run_program(int argc, const char* const* argv) {
-  ExitCode code = ExitCode::success;
-  std::string text;
-  try {
-    CommandLine().run(argc, argv);
-    return static_cast<int>(code);
-  } catch (const Error& error) {
-    code = code_of(error.kind());
-    text = error.what();
-  } catch (const std::bad_alloc&) {
-    code = ExitCode::failure;
-    text = "the memory of this machine does not suffice";
-  } catch (const std::exception& error) {
-    code = ExitCode::failure;
-    text = error.what();
-  }
-  // The launcher of several ranks says one thing for all.
-  const Environment environment = process_environment();
-  if (report_error(environment, text) && environment(rank_variable) == "0") return static_cast<int>(code);
-  // Messages quote names and pieces of files, which may hold what a terminal obeys.
-  std::fprintf(stderr, "athanor: %s\n", printable_lines(text).c_str());
-  return static_cast<int>(code);
+void run_command_line(int argc, const char* const* argv) {
+  CommandLine().run(argc, argv);
 }
 
 }  // namespace athanor

@@ -153,7 +153,4 @@ void version_command();
 // Writes to standard output; throws Error (user) when that fails, so that a full disk is no success.
 void write_output(const std::string& text);
 
-// The nearest of `names`, or empty if none is near.
-std::string nearest_name(const std::string& wrong, const std::vector<std::string>& names);
-
 }  // namespace athanor

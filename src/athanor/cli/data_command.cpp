@@ -10,6 +10,7 @@
 #include "athanor/base/error.h"
 #include "athanor/base/folder_lock.h"
 #include "athanor/cli/commands.h"
+#include "athanor/cli/near_name.h"
 #include "athanor/data/build.h"
 #include "athanor/data/inspect.h"
 #include "athanor/observe/format.h"

@@ -5,6 +5,7 @@
 
 #include "athanor/base/error.h"
 #include "athanor/cli/commands.h"
+#include "athanor/cli/near_name.h"
 #include "athanor/cli/option_docs.h"
 #include "athanor/cli/run_options.h"
 #include "athanor/observe/terminal.h"

@@ -288,22 +288,4 @@ bool is_valid_utf8(std::string_view text) {
   return true;
 }
 
-int64_t edit_distance(std::string_view a, std::string_view b) {
-  // Three rows of the table of distances between prefixes of a and of b.
-  std::vector<int64_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int64_t>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    before_last.swap(last);
-    last.swap(row);
-    row[0] = static_cast<int64_t>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        row[j] = std::min(row[j], before_last[j - 2] + 1);
-      }
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace athanor

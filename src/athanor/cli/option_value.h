@@ -46,8 +46,4 @@ bool is_plain_name(std::string_view name);
 
 bool is_valid_utf8(std::string_view text);
 
-// Smallest number of insertions, deletions, replacements and swaps of neighbours (no part edited twice)
-// that turns one text into the other. Damerau 1964; the optimal string alignment recurrence.
-int64_t edit_distance(std::string_view a, std::string_view b);
-
 }  // namespace athanor

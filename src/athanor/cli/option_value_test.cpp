@@ -83,14 +83,5 @@ TEST(OptionValue, Utf8) {
   }
 }
 
-TEST(OptionValue, EditDistance) {
-  EXPECT_EQ(edit_distance("", ""), 0);
-  EXPECT_EQ(edit_distance("", "abc"), 3);
-  EXPECT_EQ(edit_distance("abc", ""), 3);
-  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
-  EXPECT_EQ(edit_distance("steps", "setps"), 1);  // neighbours swapped
-  EXPECT_EQ(edit_distance("ca", "abc"), 3);       // no part is edited twice
-}
-
 }  // namespace
 }  // namespace athanor

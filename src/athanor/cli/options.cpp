@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "athanor/cli/near_name.h"
+
 namespace athanor {
 namespace {
 

@@ -4,6 +4,7 @@
 #include "athanor/base/file_environment.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/model_source.h"
+#include "athanor/cli/near_name.h"
 #include "athanor/cli/option_docs.h"
 #include "athanor/cli/run_options.h"
 #include "athanor/program/collective_report.h"

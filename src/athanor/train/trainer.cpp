@@ -2,17 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
 #include "athanor/data/loader.h"
-#include "athanor/model/model.h"
 #include "athanor/observe/format.h"
-#include "athanor/observe/json_lines.h"
-#include "athanor/observe/loss_curve.h"
-#include "athanor/observe/tensorboard.h"
-#include "athanor/observe/terminal_chart.h"
 #include "athanor/tokenizer/tokenizer_files.h"
 #include "athanor/train/data_sets.h"
 #include "athanor/train/dump.h"
@@ -24,10 +18,12 @@
 #include "athanor/train/rank_layout.h"
 #include "athanor/train/replica_check.h"
 #include "athanor/train/report_tables.h"
+#include "athanor/train/run_reports.h"
 #include "athanor/train/run_sample.h"
 #include "athanor/train/run_state.h"
 #include "athanor/train/schedule.h"
 #include "athanor/train/spike.h"
+#include "athanor/train/validation_pass.h"
 
 namespace athanor {
 
@@ -73,6 +69,7 @@ class Run {
         total_samples_(samples_after(options.batch, options.samples_at_once(), options.steps)),
         data_(open_in_turn(options, context.files, total_samples_, messages_)),
         engine_(engine_options(options, has_validation(options), context.communicator)),
+        reports_(options, engine_.programs(), messages_.ranks()),
         spikes_(options.spike),
         scaler_(options.loss_scale, options.compile.precision == Precision::fp16),
         checkpoints_(context.files, options.run_folder() + "/checkpoints", {options.checkpoint.keep}) {
@@ -89,7 +86,7 @@ class Run {
     restore_or_initialise();
     if (messages_.is_first()) {
       open_folder();
-      open_sinks();
+      reports_.open_sinks(context_.files, progress_.step);
       find_peak();
     }
     const TrainOutcome outcome = loop();
@@ -104,12 +101,12 @@ class Run {
   void note(const std::string& text) { terminal().message(MessageKind::note, text); }
 
   void find_peak() {
-    peak_ = context_.peak ? *context_.peak : measure_peak(options_, engine_.threads());
-    if (peak_.gflops <= 0) return;
+    const MatrixPeak peak = context_.peak ? *context_.peak : measure_peak(options_, engine_.threads());
+    if (peak.gflops <= 0) return;
     const int ranks = messages_.ranks();
-    note(fmt::format("peak: {:.0f} GFLOP/s, {}{}", peak_.gflops, peak_.source,
+    note(fmt::format("peak: {:.0f} GFLOP/s, {}{}", peak.gflops, peak.source,
                      ranks > 1 ? fmt::format("; {} ranks", ranks) : ""));
-    peak_.gflops *= ranks;
+    reports_.set_peak(peak);
   }
 
   void describe() {
@@ -220,25 +217,13 @@ class Run {
         "keep train.steps, or go on from a checkpoint before the decay");
   }
 
-  void open_sinks() {
-    const std::string folder = options_.run_folder();
-    auto curve = std::make_unique<LossCurve>(context_.files, folder + "/" + loss_curve_file_name,
-                                             options_.name, 20.0, monotonic_clock());
-    if (progress_.step > 0)
-      replay_json_lines(context_.files, folder, progress_.step, curve->history_reader());
-    sinks_.add(std::make_unique<JsonLines>(context_.files, folder, progress_.step));
-    sinks_.add(std::make_unique<TensorBoard>(context_.files, folder, progress_.step,
-                                             [] { return seconds_of(wall_clock_ns()); }));
-    curve_ = &sinks_.add(std::move(curve));
-  }
-
   TrainOutcome loop() {
     Loader loader(
         std::make_shared<const PartReader>(data_.train, part_), {part_.samples, options_.data.prefetch},
         [this](int64_t consumed) { return batch_size(options_.batch, part_.samples, consumed); },
         progress_.consumed_samples);
     TrainOutcome outcome;
-    begun_ns_ = monotonic_ns();
+    reports_.begin(progress_.step);
     first_step_ = progress_.step;
     for (;;) {
       const Requests requests = agree(messages_, own_requests());
@@ -290,7 +275,7 @@ class Run {
     if (!result.skipped) ++progress_.optimizer_step;
     progress_.consumed_samples = batch.consumed_after();
     progress_.consumed_tokens += batch.samples * options_.data.sequence_length;
-    report(result, batch, rate, seconds, scale, std::move(event));
+    reports_.step(progress_, result, batch, {rate, scale, seconds, std::move(event)}, terminal());
     if (!spike.empty() && options_.spike.policy == SpikePolicy::stop) {
       stop_for(spike, "raise spike.z_score or set spike.policy to warn or skip to go on");
     }
@@ -303,7 +288,7 @@ class Run {
 
   [[noreturn]] void stop_for(const std::string& reason, const std::string& hint) {
     save();
-    sinks_.finish();
+    reports_.finish();
     terminal().finish();
     throw_on_all(messages_, Error(ErrorKind::stop_job, fmt::format("step {}: {}", progress_.step, reason),
                                   "the run was saved; " + hint));
@@ -339,7 +324,7 @@ class Run {
         messages_,
         engine_.locate_non_finite(batch.micro_batches, progress_.step, progress_.optimizer_step, rate));
     const std::string where = first.empty() ? "no single tensor holds it: a sum overflowed" : first;
-    sinks_.finish();
+    reports_.finish();
     terminal().finish();
     throw_on_all(
         messages_,
@@ -357,50 +342,6 @@ class Run {
     return fmt::format("; the loss scale is at its minimum of {:g}, loss_scale.minimum", scaler_.scale());
   }
 
-  void report(const StepResult& result, const StepBatch& batch, double rate, double seconds, double scale,
-              std::string event) {
-    StepReport report;
-    report.step = progress_.step;
-    report.consumed_samples = progress_.consumed_samples;
-    report.consumed_tokens = progress_.consumed_tokens;
-    report.valid_tokens = static_cast<int64_t>(result.valid_tokens);
-    if (result.valid_tokens > 0) {
-      report.loss = result.loss;
-      report.gradient_norm = result.gradient_norm;
-    }
-    report.event = std::move(event);
-    report.learning_rate = rate;
-    report.loss_scale = scale;
-    report.step_seconds = seconds;
-    const auto tokens = static_cast<double>(batch.samples * options_.data.sequence_length);
-    report.tokens_per_second = tokens / seconds;
-    if (peak_.gflops > 0) {
-      const double peak_flops = peak_.gflops * 1e9 * seconds;
-      report.mfu =
-          tokens * literature_flops_per_token(options_.model, options_.data.sequence_length) / peak_flops;
-      report.mfu_computed_blocks = computed_flops(batch.micro_batches.size()) / peak_flops;
-    }
-    const double elapsed = seconds_of(monotonic_ns() - begun_ns_);
-    report.seconds_left = elapsed / static_cast<double>(progress_.step - first_step_) *
-                          static_cast<double>(options_.steps - progress_.step);
-    report.skipped = result.skipped;
-    report.skipped_steps = progress_.step - progress_.optimizer_step;
-    sinks_.step(report);
-    terminal().step(report);
-  }
-
-  double computed_flops(size_t micro_batches) {
-    double& flops = computed_flops_[micro_batches];
-    for (const StepProgram& program : engine_.programs().programs) {
-      if (flops > 0) break;
-      if (program.kind == ProgramKind::train &&
-          program.micro_batches == static_cast<int32_t>(micro_batches)) {
-        flops = cost_of(program).flops * messages_.ranks();
-      }
-    }
-    return flops;
-  }
-
   void validate() {
     const bool averaged = options_.validation.use_average && options_.compile.optimizer.average_decay > 0;
     if (!averaged) return validate_weights();
@@ -411,24 +352,11 @@ class Run {
   void validate_weights() {
     bool ended = false;
     for (const ValidationSet& set : data_.validation) {
-      const ValidationBatches batches(set.samples, part_.samples, options_.validation.samples);
-      const PartReader reader(set.samples, part_);
-      double loss_sum = 0, tokens = 0;
-      for (int64_t i = 0; i < batches.batch_count() && !ended; ++i) {
-        const Engine::Evaluation part = engine_.evaluate(reader.cut(batches.sample_ids(i)));
-        loss_sum += part.loss_sum;
-        tokens += part.valid_tokens;
-        ended = asked_to_end();
-      }
+      const auto report = validation_pass(engine_, set, part_, options_.validation.samples, progress_.step,
+                                          [this] { return asked_to_end(); });
+      ended = !report;
       if (ended) break;
-      ValidationReport report{
-          .step = progress_.step, .set = set.name, .tokens = static_cast<int64_t>(tokens)};
-      if (tokens > 0) {
-        report.loss = loss_sum / tokens;
-        report.perplexity = std::exp(loss_sum / tokens);
-      }
-      sinks_.validation(report);
-      terminal().validation(report);
+      reports_.validation(*report, terminal());
     }
     if (ended) note("the validation was given up, to end in time");
   }
@@ -438,7 +366,7 @@ class Run {
 
   void save() {
     if (progress_.step == saved_step_) return;
-    sinks_.finish();  // a run that goes on from here finds the lines of all steps before
+    reports_.finish();  // a run that goes on from here finds the lines of all steps before
     const SaveReport saved =
         save_run(checkpoints_, engine_,
                  {progress_, data_.train->position(progress_.consumed_samples), context_.configuration,
@@ -452,7 +380,7 @@ class Run {
   void finish(const TrainOutcome& outcome) {
     if (outcome.stop_reason.empty()) validate();
     if (progress_.step > 0) save();
-    sinks_.finish();
+    reports_.finish();
     terminal().finish();
     note_skipped();
     if (!outcome.stop_reason.empty()) {
@@ -460,9 +388,7 @@ class Run {
                        options_.steps, options_.run_folder()));
       return;
     }
-    if (curve_ != nullptr)
-      terminal().print(render_terminal_chart(
-          curve_->chart(), {.width = 78, .height = 16, .unicode = terminal_options_for(stdout).unicode}));
+    if (const std::string chart = reports_.chart(); !chart.empty()) terminal().print(chart);
     if (options_.sample.length > 0) sample();
   }
 
@@ -504,16 +430,13 @@ class Run {
   DataSets data_;
   std::string tokenizer_json_;
   Engine engine_;
+  RunReports reports_;
   SpikeDetector spikes_;
   LossScaler scaler_;
   CheckpointFolder checkpoints_;
-  ReportSinks sinks_;
-  LossCurve* curve_ = nullptr;
   RunProgress progress_;
-  MatrixPeak peak_;
-  const Interrupts* interrupts_ = nullptr;   // while the run is on
-  std::map<size_t, double> computed_flops_;  // of a step with so many micro-batches
-  int64_t saved_step_ = -1, begun_ns_ = 0, first_step_ = 0;
+  const Interrupts* interrupts_ = nullptr;  // while the run is on
+  int64_t saved_step_ = -1, first_step_ = 0;
 };
 
 }  // namespace
