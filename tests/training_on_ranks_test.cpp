@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "athanor/base/error.h"
+#include "athanor/base/faulty_file_environment.h"
 #include "athanor/checkpoint/checkpoint.h"
 #include "athanor/comm/rank_threads.h"
 #include "athanor/train/replica_check.h"
@@ -104,6 +105,23 @@ constexpr Ranks layouts[] = {{.shard = 2},
                              {.context = 2},
                              {.shard = 2, .tensor = 2, .zero = 2, .sequence_parallel = true},
                              {.shard = 2, .context = 2, .tensor = 2, .zero = 3}};
+
+// Rank 0 alone writes, and may take longer for it than a collective of a step may.
+TEST_F(TrainingOnRanks, ASlowDiskKillsNobody) {
+  FaultyFileEnvironment slow(system_files(), {.sync_delay = std::chrono::milliseconds(450)});
+  TrainingRuns on_slow_disk(slow);
+  RunOptions options = on(on_slow_disk.options("slow"), {.shard = 2});
+  options.steps = 2;
+  options.checkpoint.every = 1;
+  options.communication.timeout_seconds = 0.3;
+  expect_no_errors(on_slow_disk.train_on_ranks(options));
+  // It does not wait for ever, and says for what.
+  options.name = "impatient";
+  options.communication.patience_seconds = 0.3;
+  const std::vector<std::string> errors = on_slow_disk.train_on_ranks(options);
+  EXPECT_NE(errors[1].find("did not end within 0.3 s; missing: rank 0"), std::string::npos) << errors[1];
+  EXPECT_NE(errors[1].find("phase: beginning"), std::string::npos) << errors[1];
+}
 
 TEST_F(TrainingOnRanks, EveryLayoutIsTheRunOfOneRank) {
   for (const char* family : {"gpt2", "llama"}) {
@@ -296,7 +314,9 @@ TEST_F(TrainingOnRanks, OptionsAndDataMustBeTheSame) {
   for (const std::string& error : runs.train_on_ranks(many, [](int rank, RunOptions&, TrainContext& context) {
          if (rank == 1) context.configuration = "# another\n";
        })) {
-    EXPECT_NE(error.find("rank 1 has other options than rank 0"), std::string::npos) << error;
+    EXPECT_NE(error.find("rank 1 has other options than rank 0:\n  # another instead of # configuration"),
+              std::string::npos)
+        << error;
   }
   write_file_atomically(system_files(), runs.folder().path("other.txt"),
                         read_file(system_files(), runs.folder().path("text.txt"), 1 << 20) + "more\n");

@@ -73,7 +73,12 @@ std::vector<std::string> TrainingRuns::train_on_ranks(const RunOptions& options,
   TerminalOptions terminal_options;
   terminal_options.plain_interval_seconds = 0;
   terminal_options.total_steps = options.steps;
-  return run_rank_threads(static_cast<int>(options.mesh().ranks()), [&](Communicator& communicator) {
+  const auto nanoseconds = [](double seconds) { return static_cast<int64_t>(seconds * 1e9); };
+  const CommunicatorOptions communicator_options{
+      .timeout_ns = nanoseconds(options.communication.timeout_seconds),
+      .patience_ns = nanoseconds(options.communication.patience_seconds),
+      .hosts = {}};
+  const auto work = [&](Communicator& communicator) {
     const int rank = communicator.rank();
     Terminal terminal(
         terminal_options,
@@ -86,7 +91,8 @@ std::vector<std::string> TrainingRuns::train_on_ranks(const RunOptions& options,
     RunOptions own = options;
     if (prepare) prepare(rank, own, context);
     athanor::train(own, context);
-  });
+  };
+  return run_rank_threads(static_cast<int>(options.mesh().ranks()), work, communicator_options);
 }
 
 std::vector<std::string> TrainingRuns::train_on_processes(const RunOptions& options) {

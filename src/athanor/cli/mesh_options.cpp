@@ -1,6 +1,7 @@
 #include "athanor/cli/mesh_options.h"
 
 #include "athanor/base/error.h"
+#include "athanor/store/store.h"
 #include "athanor/train/schedule.h"
 
 namespace athanor {
@@ -80,7 +81,14 @@ void add_mesh_rows(OptionTable& table, RunOptions& options) {
       .may_change();
   table
       .add("comm.timeout", options.communication.timeout_seconds,
-           "Seconds that a collective may take; then the run ends with a report of who is missing.")
+           "Seconds that a collective of a step may take; then the run ends with a report of who is missing.")
+      .above(0)
+      .at_most(1e6)
+      .may_change();
+  table
+      .add("comm.patience", options.communication.patience_seconds,
+           "Seconds that ranks wait between steps for one that prepares data, reads or writes a "
+           "checkpoint. One that dies or falls silent ends the run at once.")
       .above(0)
       .at_most(1e6)
       .may_change();
@@ -96,12 +104,12 @@ void add_mesh_rows(OptionTable& table, RunOptions& options) {
            "Where ranks of several tasks or hosts find each other: HOST:PORT for a store that the first task "
            "keeps, redis://HOST:PORT for Redis. Empty: ATHANOR_STORE, or chosen under Slurm; not needed on "
            "one host, where ranks are started by athanor itself.")
-      .may_change();
+      .of_each_process();
   table
       .add("comm.listen", options.communication.listen,
            "Numeric address of this machine that ranks of other hosts connect to; empty: the one that leads "
            "to the store, and none where all ranks are on one host.")
-      .may_change();
+      .of_each_process();
   table
       .add("comm.check_every", options.communication.check_every,
            "Steps between comparisons of the weights that several ranks hold, to the bit; a difference ends "
@@ -124,6 +132,7 @@ void validate_mesh(const RunOptions& options) {
     throw_user_error(fmt::format("the mesh has {:.0f} ranks and may have {}", ranks, most_ranks),
                      "lower mesh.replica, mesh.shard, mesh.context or mesh.tensor");
   }
+  if (!options.communication.store.empty()) parse_store_address(options.communication.store);
   validate_batch(options.batch, options.micro_batch, mesh);
   layout_of(options.model, layout);
 }

@@ -108,6 +108,7 @@ std::string resolved_toml(const OptionTable& table) {
     // A table of strings is a TOML table of its own, so it follows the plain members.
     text += fmt::format("\n[{}]\n", name);
     for (const OptionRow* row : rows) {
+      if (row->is_of_each_process()) continue;
       const std::string line = fmt::format("{} = {}\n", member_of(row->name()), to_toml(row->value()));
       if (row->name() == table.base_option()) {
         text += fmt::format("# from {}", line);
@@ -122,7 +123,7 @@ std::string resolved_toml(const OptionTable& table) {
 std::vector<OptionDifference> differences(const OptionTable& before, const OptionTable& after) {
   std::vector<OptionDifference> found;
   for (const OptionRow& row : after.rows()) {
-    if (row.name() == after.base_option()) continue;
+    if (row.name() == after.base_option() || row.is_of_each_process()) continue;
     const OptionRow* other = before.find(row.name());
     ATHANOR_ASSERT(other != nullptr, "the tables compared differ in {}", row.name());
     std::string old_value = to_toml(other->value());

@@ -18,8 +18,8 @@ std::string option_help(const OptionTable& table, std::string_view group = {}, i
 // The whole of docs/options.md.
 std::string options_markdown(const OptionTable& table);
 
-// Every value as TOML. Reading it back with `load_options` or `apply_toml` gives the same values, bit for
-// bit, without any base file.
+// Every value as TOML but those of each process. Reading it back with `load_options` or `apply_toml` gives
+// the same values, bit for bit, without any base file.
 std::string resolved_toml(const OptionTable& table);
 
 struct OptionDifference {

@@ -65,6 +65,11 @@ OptionRow& OptionRow::may_change() {
   return *this;
 }
 
+OptionRow& OptionRow::of_each_process() {
+  of_each_process_ = true;
+  return may_change();
+}
+
 std::string OptionRow::range() const {
   if (!choices_.empty()) return fmt::format("one of {}", fmt::join(choices_, ", "));
   std::string text;

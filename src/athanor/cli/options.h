@@ -39,6 +39,7 @@ class OptionRow {
   OptionRow& below(double bound);
   OptionRow& one_of(std::vector<std::string> choices);  // of a list: each item
   OptionRow& may_change();                              // when a run is resumed
+  OptionRow& of_each_process();  // no part of the run: where its processes are, which may differ
 
   // --- reading ----------------------------------------------------------------------------------------
   const std::string& name() const { return name_; }
@@ -47,6 +48,7 @@ class OptionRow {
   const OptionValue& default_value() const { return default_; }
   OptionValue value() const { return get_(); }
   bool may_change_on_resume() const { return may_change_; }
+  bool is_of_each_process() const { return of_each_process_; }
   // Where the value comes from: "default", "FILE:LINE" or "--set".
   const std::string& origin() const { return origin_; }
   // "at least 1", "above 0 and below 1", "one of a, b"; empty: anything of the type.
@@ -67,7 +69,7 @@ class OptionRow {
   OptionValue default_;
   std::optional<Bound> lower_, upper_;
   std::vector<std::string> choices_;
-  bool may_change_ = false;
+  bool may_change_ = false, of_each_process_ = false;
   std::function<OptionValue()> get_;
   std::function<void(const OptionValue&)> set_;
 };

@@ -46,7 +46,7 @@ std::string random_secret() {
 // Where the tasks of a job find each other.
 std::string store_of_tasks(const CommunicationOptions& options, const Environment& environment,
                            const JobPlace& place) {
-  std::string store = options.store.empty() ? store_in_environment(environment) : options.store;
+  std::string store = options.store.empty() ? store_in_environment(environment, place) : options.store;
   if (store.empty())
     throw_user_error(
         fmt::format("{} has started {} tasks, and nothing says where they find each other", place.manager,
@@ -119,6 +119,7 @@ JobRank join_ranks(RunOptions& options, const std::function<void()>& settle) {
                           .listen = options.communication.listen,
                           .start_timeout_ns = nanoseconds(options.communication.start_timeout_seconds),
                           .collective_timeout_ns = nanoseconds(options.communication.timeout_seconds),
+                          .patience_ns = nanoseconds(options.communication.patience_seconds),
                           .algorithm = options.communication.algorithm});
   RankMessages messages(job.communicator.get());
   messages.abort_with_error([&] {

@@ -79,11 +79,15 @@ TEST(RunOptions, EveryOptionIsKeptByTheResolvedConfiguration) {
   for (const OptionDifference& difference : differences(defaults.table, run.table))
     changed.insert(difference.name);
   for (const OptionRow& row : run.table.rows()) {
-    EXPECT_TRUE(row.name() == "model.base" || changed.contains(row.name())) << row.name();
+    const bool is_kept = row.name() != "model.base" && !row.is_of_each_process();
+    EXPECT_EQ(changed.contains(row.name()), is_kept) << row.name();
   }
   apply_toml(again.table, resolved_toml(run.table), "resolved.toml");
   EXPECT_TRUE(differences(run.table, again.table).empty());
   EXPECT_EQ(again.options.model, run.options.model);
+  // Where the processes of this run are is nothing that the next ones should keep.
+  EXPECT_EQ(run.options.communication.listen, "x");
+  EXPECT_EQ(again.options.communication.listen, "");
 }
 
 TEST(RunOptions, AFamilySetsDefaultsBeneathAllElse) {

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <string_view>
 
 #include "athanor/base/error.h"
 
@@ -13,6 +14,7 @@ namespace athanor {
 namespace {
 
 constexpr int most_ranks = 1 << 20;
+constexpr const char* slurm = "Slurm";
 
 std::optional<int> number_in(const Environment& environment, const std::string& name) {
   const auto text = environment(name);
@@ -39,16 +41,24 @@ struct Manager {
   const char* also;  // must be there too; null: nothing
 };
 
+// One may start another: mpirun in a Slurm job begins its daemons as a Slurm step, and what these start has
+// the variables of that step too. The innermost comes first.
 constexpr Manager managers[] = {
-    // In the script of a batch job all but the step's number is there too, and it is no task.
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr, "SLURM_STEP_ID"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", nullptr},
     {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr},
+    // In the script of a batch job all but the step's number is there too, and it is no task.
+    {slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr, "SLURM_STEP_ID"},
     // These two do not say how many tasks there are.
     {"PMIx", "PMIX_RANK", nullptr, "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE", nullptr},
     {"Kubernetes", "JOB_COMPLETION_INDEX", nullptr, nullptr, nullptr, nullptr},
 };
+
+// `srun --mpi=pmi2` sets these too.
+bool pmi_is_of_slurm(const Environment& environment) {
+  return environment("SLURM_STEP_ID") && environment("PMI_RANK") == environment("SLURM_PROCID") &&
+         environment("PMI_SIZE") == environment("SLURM_STEP_NUM_TASKS");
+}
 
 // "8(x3),4" is 8, 8, 8, 4: the entry of the node.
 std::optional<int> slurm_tasks_on(const std::string& list, int node) {
@@ -102,6 +112,7 @@ JobPlace recognise_place(const Environment& environment, int ranks) {
     for (const Manager& manager : managers) {
       const auto task = number_in(environment, manager.task);
       if (!task || (manager.also != nullptr && !environment(manager.also))) continue;
+      if (std::string_view(manager.task) == "PMI_RANK" && pmi_is_of_slurm(environment)) continue;
       place.kind = JobPlace::Kind::task;
       place.manager = manager.name;
       place.task = *task;
@@ -113,7 +124,7 @@ JobPlace recognise_place(const Environment& environment, int ranks) {
         place.local_task = number_in(environment, manager.local_task).value_or(0);
       place.local_tasks =
           manager.local_tasks != nullptr ? number_in(environment, manager.local_tasks).value_or(0) : 1;
-      if (place.manager == "Slurm")
+      if (place.manager == slurm)
         place.local_tasks = slurm_tasks_on(environment("SLURM_STEP_TASKS_PER_NODE").value_or(""),
                                            number_in(environment, "SLURM_NODEID").value_or(0))
                                 .value_or(0);
@@ -127,7 +138,11 @@ JobPlace recognise_place(const Environment& environment, int ranks) {
         fmt::format("the environment of {} makes this process number {} of {}, and number {} of {} "
                     "on its host",
                     place.manager, place.task, place.tasks, place.local_task, place.local_tasks),
-        "unset what is left of another job");
+        place.tasks == ranks && ranks == 1
+            ? fmt::format("give the job more ranks (mesh.*, --ranks), or unset what {} has set for a "
+                          "process on its own",
+                          place.manager)
+            : "unset what is left of another job");
   return place;
 }
 
@@ -155,8 +170,9 @@ std::string first_slurm_host(const std::string& list) {
   return host + list.substr(bracket + 1, rest == std::string::npos ? rest : rest - bracket - 1);
 }
 
-std::string store_in_environment(const Environment& environment) {
+std::string store_in_environment(const Environment& environment, const JobPlace& place) {
   if (const auto store = environment(store_variable); store && !store->empty()) return *store;
+  if (place.manager != slurm) return {};
   const auto nodes = environment("SLURM_STEP_NODELIST");
   const auto job = environment("SLURM_JOB_ID");
   if (!nodes || !job) return {};

@@ -65,6 +65,29 @@ TEST(JobPlace, IsReadFromEachManager) {
   EXPECT_EQ(launched.task, 1);
 }
 
+TEST(JobPlace, IsThatOfTheInnermostManager) {
+  // Daemons of mpirun and mpiexec are tasks of a Slurm step, one on each host.
+  std::map<std::string, std::string> step = {{"SLURM_PROCID", "1"},  {"SLURM_STEP_NUM_TASKS", "2"},
+                                             {"SLURM_LOCALID", "0"}, {"SLURM_STEP_ID", "0"},
+                                             {"SLURM_NODEID", "1"},  {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
+  auto inside = step;
+  inside.insert({{"OMPI_COMM_WORLD_RANK", "3"},
+                 {"OMPI_COMM_WORLD_SIZE", "4"},
+                 {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(recognise_place(of(inside), 4).manager, "mpirun");
+  EXPECT_EQ(recognise_place(of(inside), 4).task, 3);
+  inside = step;
+  inside.insert({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}});
+  EXPECT_EQ(recognise_place(of(inside), 4).task, 3);
+  // Of srun itself, which says more by its own variables.
+  inside = step;
+  inside.insert({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMIX_RANK", "1"}});
+  const JobPlace place = recognise_place(of(inside), 4);
+  EXPECT_EQ(place.manager, "Slurm");
+  EXPECT_EQ(place.local_tasks, 1);
+}
+
 TEST(JobPlace, RefusesWhatMakesNoSense) {
   for (const auto& variables : std::vector<std::map<std::string, std::string>>{
            {{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
@@ -83,10 +106,15 @@ TEST(JobPlace, FindsTheStoreOfASlurmStep) {
   EXPECT_EQ(first_slurm_host("n[1,3].cluster,x"), "n1.cluster");
   EXPECT_EQ(first_slurm_host("one,two"), "one");
   EXPECT_EQ(first_slurm_host("bad["), "");
-  EXPECT_EQ(store_in_environment(of({{"SLURM_STEP_NODELIST", "a[1-2]"}, {"SLURM_JOB_ID", "12345"}})),
-            "a1:22345");
-  EXPECT_EQ(store_in_environment(of({{"ATHANOR_STORE", "h:1"}, {"SLURM_STEP_NODELIST", "a"}})), "h:1");
-  EXPECT_EQ(store_in_environment(of({})), "");
+  const Environment step = of({{"SLURM_STEP_NODELIST", "a[1-2]"}, {"SLURM_JOB_ID", "12345"}});
+  JobPlace place;
+  place.manager = "Slurm";
+  EXPECT_EQ(store_in_environment(step, place), "a1:22345");
+  EXPECT_EQ(store_in_environment(of({{"ATHANOR_STORE", "h:1"}, {"SLURM_STEP_NODELIST", "a"}}), place), "h:1");
+  EXPECT_EQ(store_in_environment(of({}), place), "");
+  // That step may be the daemons of another launcher; the processes on the first host know nothing of it.
+  place.manager = "mpirun";
+  EXPECT_EQ(store_in_environment(step, place), "");
 }
 
 }  // namespace

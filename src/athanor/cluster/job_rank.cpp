@@ -91,6 +91,7 @@ JobRank join_job(const JobOptions& options) {
   job.communicator = make_communicator(
       endpoint.connect([book = job.addresses.get()](int rank) { return book->address_of(rank); }),
       {.timeout_ns = options.collective_timeout_ns,
+       .patience_ns = options.patience_ns,
        .algorithm = options.algorithm,
        .hosts = job.addresses->hosts(options.local_ranks)});
   return job;

@@ -25,6 +25,7 @@ struct JobOptions {
   std::string listen;       // numeric address for ranks of other hosts; empty: chosen if needed
   int64_t start_timeout_ns = 300'000'000'000;
   int64_t collective_timeout_ns = 600'000'000'000;
+  int64_t patience_ns = 14'400'000'000'000;  // see CommunicatorOptions
   Algorithm algorithm = Algorithm::automatic;
 };
 

@@ -79,7 +79,8 @@ struct Collective {
   // which the algorithm is chosen by. All members must find the same numbers (all_to_all: matching ones).
   const int64_t* counts_at = nullptr;
   const int64_t* receive_counts_at = nullptr;
-  std::string label{};  // for reports: what it is for
+  std::string label{};   // for reports: what it is for
+  bool patient = false;  // members may come late for good reasons: CommunicatorOptions::patience_ns
 };
 
 // In which type values of `dtype` are summed.

@@ -217,7 +217,8 @@ class StepCommunicator final : public Communicator {
     execution.header.sequence = running_.issued.sequence;
     execution.header.kind =
         static_cast<uint32_t>(kind == CollectiveKind::receive ? CollectiveKind::send : kind);
-    execution.deadline_ns = running_.begin_ns + options_.timeout_ns;
+    execution.deadline_ns =
+        running_.begin_ns + (prepared.collective.patient ? options_.patience_ns : options_.timeout_ns);
     execution.on_timeout = &on_timeout_;
     execution.on_mismatch = &on_mismatch_;
     interpreter_.run(execution);

@@ -30,7 +30,8 @@ struct Group {
 };
 
 struct CommunicatorOptions {
-  int64_t timeout_ns = 600'000'000'000;  // of one collective
+  int64_t timeout_ns = 600'000'000'000;      // of one collective ...
+  int64_t patience_ns = 14'400'000'000'000;  // ... and of one that is patient
   Algorithm algorithm =
       Algorithm::automatic;  // used wherever a collective names none and the operation has it
   std::vector<int> hosts;    // of each rank, a number; empty: all on one

@@ -245,10 +245,14 @@ class HostTransport final : public Transport {
   void tick() {
     board().beat();
     const int64_t now = monotonic_ns();
+    // While this process was stopped nobody could have seen its peers live.
+    const int64_t pause = now - std::exchange(last_tick_ns_, now);
+    const int64_t lost = pause > stopped_ns ? pause : 0;
     std::string silent;
     {
       const std::lock_guard lock(mutex_);
       for (Neighbour& neighbour : neighbours_) {
+        neighbour.beat_ns += lost;
         const uint64_t heartbeat = neighbour.board->heartbeat();
         if (heartbeat != neighbour.heartbeat) {
           neighbour.heartbeat = heartbeat;
@@ -262,7 +266,7 @@ class HostTransport final : public Transport {
       }
     }
     if (!silent.empty() && board().alarm() < 0) fail(silent);
-    if (TcpNetwork* const tcp = speaking_) tcp->tick();
+    if (TcpNetwork* const tcp = speaking_) tcp->tick(lost);
   }
 
   const HostTransportOptions options_;
@@ -274,7 +278,8 @@ class HostTransport final : public Transport {
   std::vector<Link*> links_;  // those that are open
   std::mutex mutex_;          // guards neighbours_
   std::vector<Neighbour> neighbours_;
-  std::unique_ptr<TcpNetwork> tcp_;  // if this rank listens
+  int64_t last_tick_ns_ = monotonic_ns();  // of the loop's thread
+  std::unique_ptr<TcpNetwork> tcp_;        // if this rank listens
   std::atomic<TcpNetwork*> speaking_{nullptr};
   EventLoop loop_;  // the last member: it ends before what its callbacks use
 };

@@ -90,6 +90,37 @@ TEST(HostTransport, P42_RegionsAreNotMistakenForEarlierOnes) {
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait_for(rank), "");
 }
 
+// As by a scheduler that suspends whole jobs: the time does not count for anybody.
+TEST(HostTransport, RanksThatWereAllStoppedGoOn) {
+  constexpr int64_t limit_ns = 1'200'000'000;
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0}, {0, 1}}) {
+    ProcessRanks ranks(
+        2,
+        [&](int rank, HostTransportOptions& transport, CommunicatorOptions& options) {
+          on_hosts(hosts)(rank, transport, options);
+          transport.silence_ns = options.timeout_ns = limit_ns;
+        },
+        [](int rank, Communicator& communicator, Meeting& meeting) {
+          communicator.add_group({0, "all", {0, 1}});
+          const auto memory = communicator.allocate(4);
+          Collective sum{.group = 0, .input = memory.get(), .output = memory.get()};
+          sum.spec.counts = {1};
+          const auto prepared = communicator.prepare(sum);
+          communicator.run(*prepared);
+          ++meeting.progress[static_cast<size_t>(rank)];
+          // One of them is waiting when it happens.
+          if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+          communicator.run(*prepared);
+        });
+    for (const int rank : {0, 1}) ranks.wait_for_progress(rank, 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (const int rank : {0, 1}) ranks.signal(rank, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(limit_ns + 600'000'000));
+    for (const int rank : {0, 1}) ranks.signal(rank, SIGCONT);
+    for (const int rank : {0, 1}) EXPECT_EQ(ranks.wait_for(rank), "");
+  }
+}
+
 // With heartbeats out of the way, the deadline of the collective says who does not answer.
 TEST(HostTransport, P105_ATimeOutNamesTheStoppedRank) {
   ProcessRanks ranks(

@@ -10,6 +10,7 @@ namespace athanor {
 
 void Interpreter::run(const PlanExecution& execution) {
   execution_ = &execution;
+  deadline_ns_ = execution.deadline_ns;
   const Plan& plan = *execution.plan;
   const size_t members = execution.ranks.size();
   posted_before_.assign(members, 0);
@@ -94,8 +95,7 @@ bool Interpreter::take_written(const Step& step) {
       static_cast<size_t>(execution_->plan->operands[static_cast<size_t>(step.first_operand)].peer);
   const int rank = execution_->ranks[peer];
   Link& link = transport_.link(rank);
-  if (wait_until(transport_, execution_->deadline_ns, [&] { return link.front() != nullptr; }) ==
-      WaitEnd::timed_out)
+  if (wait_until(transport_, deadline_ns_, [&] { return link.front() != nullptr; }) == WaitEnd::timed_out)
     (*execution_->on_timeout)(rank);
   if (!link.is_written()) return false;
   MessageHeader expected = execution_->header;
@@ -109,8 +109,7 @@ bool Interpreter::take_written(const Step& step) {
 void Interpreter::wait_until_taken(int member, uint64_t messages) {
   const int rank = execution_->ranks[static_cast<size_t>(member)];
   Link& link = transport_.link(rank);
-  if (wait_until(transport_, execution_->deadline_ns, [&] { return link.taken() >= messages; }) ==
-      WaitEnd::timed_out)
+  if (wait_until(transport_, deadline_ns_, [&] { return link.taken() >= messages; }) == WaitEnd::timed_out)
     (*execution_->on_timeout)(rank);
 }
 
@@ -169,7 +168,7 @@ int64_t Interpreter::wait_for_elements(Arrival& arrival, const PlanOperand& oper
   const size_t size = size_of(operand.region.dtype);
   Link& link = *arrival.link;
   const auto arrived = [&] { return link.front() != nullptr && link.readable().size() >= size; };
-  if (wait_until(transport_, execution_->deadline_ns, arrived) == WaitEnd::timed_out)
+  if (wait_until(transport_, deadline_ns_, arrived) == WaitEnd::timed_out)
     (*execution_->on_timeout)(arrival.rank);
   if (first) {
     MessageHeader expected = execution_->header;

@@ -57,6 +57,7 @@ class Interpreter {
 
   Transport& transport_;
   const PlanExecution* execution_ = nullptr;
+  int64_t deadline_ns_ = 0;                // of this run
   std::vector<uint64_t> posted_before_;    // by member, before this run
   std::vector<uint32_t> sent_, received_;  // messages of this run, by member
   std::vector<CombineSource> sources_;     // kept between steps for their memory

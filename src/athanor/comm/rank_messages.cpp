@@ -49,6 +49,7 @@ void RankMessages::run(CollectiveKind kind, int root, int64_t words) {
     collective.output = bytes;
     collective.counts_at = &buffers_->count;
     collective.label = "messages between steps";
+    collective.patient = true;
     prepared = communicator_->prepare(collective);
   }
   buffers_->count = words;
@@ -73,6 +74,7 @@ void RankMessages::reduce(std::span<Number> values, std::array<Number, most_valu
     collective.input = reinterpret_cast<const std::byte*>(buffer.data());
     collective.output = reinterpret_cast<std::byte*>(buffer.data());
     collective.label = "agreement between steps";
+    collective.patient = true;
     prepared = communicator_->prepare(collective);
   }
   buffer.fill(0);
@@ -143,6 +145,10 @@ void RankMessages::receive(int rank, std::vector<std::byte>& message) {
     run(CollectiveKind::receive, rank, (bytes + word_bytes - 1) / word_bytes);
     std::memcpy(message.data() + first, buffers_->words.data(), static_cast<size_t>(bytes));
   }
+}
+
+void RankMessages::set_phase(std::string_view phase) {
+  if (communicator_ != nullptr) communicator_->set_phase(phase);
 }
 
 void RankMessages::abort(const std::string& reason) {

@@ -2,7 +2,8 @@
 // length (tensors on their way to a file).
 //
 // Called by train and checkpoint, on the thread that runs the steps and never while a step runs. All ranks
-// must make the same calls in the same order. Errors: those of the communicator. Thread safety: one thread.
+// must make the same calls in the same order. One that prepares data or writes a file keeps the others
+// waiting: they are patient. Errors: those of the communicator. Thread safety: one thread.
 #pragma once
 
 #include <array>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -59,6 +61,8 @@ class RankMessages {
   void send(int rank, std::span<const std::byte> message);
   void receive(int rank, std::vector<std::byte>& message);
 
+  // What this rank is doing from now on, for the reports of those who wait for it in vain.
+  void set_phase(std::string_view phase);
   // Ends the waiting of all other ranks with `reason`.
   void abort(const std::string& reason);
   // Runs `work`; an Error that it throws ends the other ranks too.

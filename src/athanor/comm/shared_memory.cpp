@@ -59,9 +59,13 @@ Mapping::~Mapping() {
 
 Descriptor create_memory_file(const char* name, uint64_t bytes) {
   Descriptor file(memfd_create(name, MFD_CLOEXEC));
-  if (!file.is_open() || ftruncate(file.number(), static_cast<off_t>(bytes)) != 0)
-    throw_user_error(fmt::format("cannot create {} bytes of shared memory: {}", bytes, std::strerror(errno)),
-                     "raise the limit on open files (ulimit -n) or use a smaller model");
+  if (!file.is_open() || ftruncate(file.number(), static_cast<off_t>(bytes)) != 0) {
+    const int problem = errno;
+    throw_user_error(
+        fmt::format("cannot create {} bytes of shared memory: {}", bytes, std::strerror(problem)),
+        problem == EFBIG ? "raise the limit on the size of files (ulimit -f)"
+                         : "raise the limit on open files (ulimit -n) or use a smaller model");
+  }
   return file;
 }
 

@@ -119,6 +119,11 @@ void TcpLink::shut_down() {
     if (each.socket.is_open()) shutdown(each.socket.number(), SHUT_WR);
 }
 
+void TcpLink::forgive(int64_t lost_ns) {
+  const std::lock_guard lock(mutex_);
+  heard_ns_ += lost_ns;
+}
+
 int64_t TcpLink::last_heard_ns() {
   const std::lock_guard lock(mutex_);
   for (const Channel& each : channels_)

@@ -52,8 +52,9 @@ class TcpLink final : public Link {
   // Of the network, in the loop's thread.
   void add_channel(Side side, Descriptor socket);
   void close_channels();
-  void shut_down();         // nothing more will be sent
-  int64_t last_heard_ns();  // when anything last came; now, while this rank does not read
+  void shut_down();               // nothing more will be sent
+  void forgive(int64_t lost_ns);  // so much of the silence counts for nothing
+  int64_t last_heard_ns();        // when anything last came; now, while this rank does not read
   bool peer_has_left() const { return peer_has_left_; }
   // Fails, and is true, if one of two connections ended before `time_ns` and no last word has come since.
   bool ended_before(int64_t time_ns);

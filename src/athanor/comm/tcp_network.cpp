@@ -165,11 +165,12 @@ void TcpNetwork::go_on(Attempts::iterator attempt) {
   link_to(peer).add_channel(TcpLink::Side::outgoing, std::move(made));
 }
 
-void TcpNetwork::tick() {
+void TcpNetwork::tick(int64_t lost_ns) {
   const int64_t now = monotonic_ns();
   doorkeeper_.tick();
   for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
     const auto here = attempt++;
+    here->deadline_ns += lost_ns;
     const bool is_gone = here->refused_ns != 0 && now - here->refused_ns >= refusal_ns;
     if (now >= here->deadline_ns || is_gone) {
       const std::string problem = here->last_problem.empty() ? "does not answer" : here->last_problem;
@@ -182,6 +183,8 @@ void TcpNetwork::tick() {
       try_to_connect(*here);
     }
   }
+  if (lost_ns > 0)
+    for (TcpLink* const link : links()) link->forgive(lost_ns);
   if (now - last_heartbeat_ns_ < std::min(heartbeat_ns, options_.silence_ns / 4)) return;
   last_heartbeat_ns_ = now;
   for (TcpLink* const link : links()) {

@@ -36,7 +36,7 @@ class TcpNetwork {
   uint16_t port() const { return doorkeeper_.port(); }
   // The link to a peer; the connection is made in the background.
   Link& link(const HostAddress& peer);
-  void tick();
+  void tick(int64_t lost_ns);  // lost: in which this process was stopped
   void broadcast_failure(const std::string& reason);
   // Asks those of whom nothing is known and to whom there is a connection; fills in who answers until then.
   void request_statuses(std::span<const int> of, std::vector<RankAnswer>& answers, int64_t until_ns);

@@ -64,6 +64,9 @@ class Link {
   virtual bool progress() = 0;
 };
 
+// Whoever wanted to wake and comes so much later was stopped, or got no core: not a matter of its peers.
+inline constexpr int64_t stopped_ns = 500'000'000;
+
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -16,10 +16,11 @@ namespace athanor {
 // How waiting ends that did not bring what was waited for.
 enum class WaitEnd : uint8_t { ready, timed_out };
 
-// Spins for a short while where the transport allows it, lets others run for a while, then sleeps. Throws
+// Spins for a short while where the transport allows it, lets others run for a while, then sleeps. Time in
+// which this process was stopped (by a scheduler that suspends jobs, say) is added to the deadline. Throws
 // what check() throws.
 template <class Ready>
-WaitEnd wait_until(Transport& transport, int64_t deadline_ns, Ready&& ready) {
+WaitEnd wait_until(Transport& transport, int64_t& deadline_ns, Ready&& ready) {
   if (ready()) return WaitEnd::ready;
   if (transport.spin_ns() > 0) {
     const int64_t until = monotonic_ns() + transport.spin_ns();
@@ -44,8 +45,10 @@ WaitEnd wait_until(Transport& transport, int64_t deadline_ns, Ready&& ready) {
     RankBoard& board = transport.board();
     const uint32_t count = board.bell.lie_down();
     transport.progress();
-    if (!ready() && board.alarm() < 0) board.bell.sleep(count, std::min(deadline_ns, now + 1'000'000'000));
+    const int64_t until_ns = std::min(deadline_ns, now + 1'000'000'000);
+    if (!ready() && board.alarm() < 0) board.bell.sleep(count, until_ns);
     board.bell.get_up();
+    if (const int64_t woken = monotonic_ns(); woken - until_ns > stopped_ns) deadline_ns += woken - now;
   }
 }
 

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -61,7 +62,8 @@ class StoreServer::Implementation {
   }
 
   ~Implementation() {
-    const int64_t deadline = monotonic_ns() + options_.farewell_ns;
+    // After an error of its owner nobody is waited for: clients behind a link that was cut never leave.
+    const int64_t deadline = monotonic_ns() + (std::uncaught_exceptions() > 0 ? 0 : options_.farewell_ns);
     while (clients_here_ > 0 && monotonic_ns() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     std::mutex mutex;

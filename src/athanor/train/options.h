@@ -111,6 +111,7 @@ struct DumpOptions {
 struct CommunicationOptions {
   Algorithm algorithm = Algorithm::automatic;
   double timeout_seconds = 600;        // of one collective
+  double patience_seconds = 14'400;    // of waiting for another rank outside of steps
   double start_timeout_seconds = 300;  // until the ranks have found each other
   int64_t check_every = 100;           // steps between comparisons of what several ranks hold; 0: never
   std::string store, listen;  // of jobs on several hosts: where the ranks find each other, and listen

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <limits>
+#include <sstream>
 
 namespace athanor {
 
@@ -21,6 +22,22 @@ std::string text_of(RankMessages& messages, int rank, const std::string& own) {
 }
 
 // The first rank with the smallest value, and nothing where that is the largest there is.
+// The first lines that differ, as they are on rank 0 and here.
+std::string other_lines(const std::string& first, const std::string& own) {
+  constexpr int most = 3;
+  constexpr size_t most_bytes = 200;
+  std::istringstream left(first), right(own);
+  std::string a, b, found;
+  for (int count = 0; count < most;) {
+    const bool more = static_cast<bool>(std::getline(left, a));
+    if (!std::getline(right, b) || !more) break;
+    if (a == b) continue;
+    ++count;
+    found += fmt::format("\n  {} instead of {}", b.substr(0, most_bytes), a.substr(0, most_bytes));
+  }
+  return found.empty() ? found : ":" + found;
+}
+
 std::optional<int> rank_of_least(RankMessages& messages, int64_t value) {
   // The largest of what is left to the maximum, and of the ranks that have it the largest complement.
   constexpr int64_t most = std::numeric_limits<int64_t>::max();
@@ -66,8 +83,10 @@ void require_same(RankMessages& messages, const std::string& what, const std::st
   messages.broadcast(first);
   const auto other = rank_of_least(messages, text == first ? std::numeric_limits<int64_t>::max() : 0);
   if (!other) return;
-  throw_on_all(messages, Error(ErrorKind::user, fmt::format("rank {} has other {} than rank 0", *other, what),
-                               "start all ranks with the same options, on the same files"));
+  const std::string lines = text_of(messages, *other, other_lines(first, text));
+  throw_on_all(messages,
+               Error(ErrorKind::user, fmt::format("rank {} has other {} than rank 0{}", *other, what, lines),
+                     "start all ranks with the same options, on the same files"));
 }
 
 void throw_on_all(RankMessages& messages, const Error& error) {

@@ -49,6 +49,7 @@ EngineOptions engine_options(const RunOptions& options, bool validates, Communic
 // Rank 0 first: it makes the token files of texts that the others then find.
 DataSets open_in_turn(const RunOptions& options, FileEnvironment& files, int64_t total_samples,
                       RankMessages& messages) {
+  messages.set_phase("preparing data");
   DataSets sets = messages.first_then_others([&] { return open_data_sets(files, options, total_samples); });
   require_same(messages, "training data", to_text(sets.train->position(0)));
   return sets;
@@ -83,7 +84,9 @@ class Run {
     require_same(messages_, "options", context_.configuration);
     describe();
     engine_.allocate();
+    messages_.set_phase("reading the weights");
     restore_or_initialise();
+    messages_.set_phase("beginning");
     if (messages_.is_first()) {
       open_folder();
       reports_.open_sinks(context_.files, progress_.step);
@@ -231,6 +234,7 @@ class Run {
       if (requests.save && progress_.step > first_step_) save();
       outcome.stop_reason = progress_.step < options_.steps ? requests.stop_reason : "";
       if (!outcome.stop_reason.empty() || progress_.step == options_.steps) break;
+      messages_.set_phase(fmt::format("step {}", progress_.step + 1));
       one_step(loader.next());
       if (const int64_t every = options_.communication.check_every; every > 0 && progress_.step % every == 0)
         check_replicas(messages_, engine_.state(), progress_.step);
@@ -343,6 +347,7 @@ class Run {
   }
 
   void validate() {
+    messages_.set_phase(fmt::format("validating after step {}", progress_.step));
     const bool averaged = options_.validation.use_average && options_.compile.optimizer.average_decay > 0;
     if (!averaged) return validate_weights();
     engine_.with_average([this] { validate_weights(); });
@@ -366,6 +371,7 @@ class Run {
 
   void save() {
     if (progress_.step == saved_step_) return;
+    messages_.set_phase(fmt::format("saving step {}", progress_.step));
     reports_.finish();  // a run that goes on from here finds the lines of all steps before
     const SaveReport saved =
         save_run(checkpoints_, engine_,
