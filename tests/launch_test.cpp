@@ -2,7 +2,9 @@
 // fails, nothing left behind.
 
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
@@ -112,6 +114,67 @@ TEST_F(Launch, TermSavesOnceAndAllRanksEnd) {
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_NE(result.output.find("goes on"), std::string::npos) << result.output;
   EXPECT_TRUE(std::filesystem::exists(folder_.path("runs/a/checkpoints/latest")));
+}
+
+// The others give up because of it, and may be the first to be gone.
+TEST_F(Launch, TheRankThatFailedByItselfIsBlamed) {
+  for (int round = 0; round < 5; ++round) {
+    const ProgramResult result = run_and_wait(
+        {ATHANOR_PROGRAM, "generate", "nothing", "--prompt", "x", "--ranks", "4"}, folder_.path());
+    EXPECT_EQ(result.exit_code, 2) << result.errors;
+    EXPECT_TRUE(result.errors.starts_with("athanor: rank ")) << result.errors;
+    EXPECT_NE(result.errors.find(" of 4: there is no 'nothing'"), std::string::npos) << result.errors;
+  }
+}
+
+char state_of(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(')');
+  return end == std::string::npos || end + 2 >= text.size() ? '?' : text[end + 2];
+}
+
+TEST_F(Launch, AJobThatIsPutAsideGoesOn) {
+  BackgroundProgram program(train("a", {"--ranks", "2", "--set", "train.steps=1G"}), folder_.path());
+  ASSERT_TRUE(program.wait_until([&] { return has_steps("a"); }));
+  std::vector<pid_t> processes = children(program.process());
+  ASSERT_EQ(processes.size(), 2U);
+  processes.push_back(program.process());
+  program.send(SIGTSTP);
+  EXPECT_TRUE(program.wait_until(
+      [&] { return std::ranges::all_of(processes, [](pid_t each) { return state_of(each) == 'T'; }); }));
+  const size_t before = losses("a").size();
+  program.send(SIGCONT);
+  EXPECT_TRUE(program.wait_until([&] { return losses("a").size() > before + 1; }));
+  program.send(SIGTERM);
+  EXPECT_EQ(program.wait(60).exit_code, 0);
+}
+
+TEST_F(Launch, WhatIsTypedReachesRanks) {
+  ASSERT_EQ(run_and_wait(train("a", {"--set", "train.steps=1"}), folder_.path()).exit_code, 0);
+  int terminal = -1;
+  const std::string folder = folder_.path();
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    if (chdir(folder.c_str()) == 0)
+      execl(ATHANOR_PROGRAM, ATHANOR_PROGRAM, "generate", "runs/a", "--file", "-", "--max-tokens", "1",
+            "--ranks", "2", static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  ASSERT_GT(child, 0);
+  constexpr std::string_view typed = "Line 1\nLine 2\n\4";
+  ASSERT_EQ(write(terminal, typed.data(), typed.size()), static_cast<ssize_t>(typed.size()));
+  std::string shown;
+  std::array<char, 4096> buffer;
+  for (ssize_t got = 0; (got = read(terminal, buffer.data(), buffer.size())) > 0;)
+    shown.append(buffer.data(), static_cast<size_t>(got));
+  int status = 0;
+  waitpid(child, &status, 0);
+  close(terminal);
+  EXPECT_EQ(status, 0) << shown;
+  EXPECT_NE(shown.find("---"), std::string::npos) << shown;  // between two texts
+  EXPECT_NE(shown.find("2 tokens in"), std::string::npos) << shown;
 }
 
 TEST_F(Launch, NumbersThatDoNotFitAreRefused) {

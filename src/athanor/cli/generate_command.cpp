@@ -1,8 +1,11 @@
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -13,6 +16,7 @@
 #include "athanor/cli/commands.h"
 #include "athanor/cli/inference.h"
 #include "athanor/cli/inference_ranks.h"
+#include "athanor/comm/shared_memory.h"
 #include "athanor/observe/format.h"
 #include "athanor/train/generate.h"
 #include "athanor/train/interrupt.h"
@@ -27,6 +31,18 @@ std::string read_standard_input() {
   std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   if (text.ends_with('\n')) text.pop_back();
   return text;
+}
+
+// Ranks are in the terminal's background, where reading from it stops a process: what is typed is read here
+// and left to them in memory.
+void take_over_terminal() {
+  const std::string text = read_standard_input();
+  const Descriptor memory(memfd_create("athanor-prompts", MFD_CLOEXEC));
+  if (!memory.is_open() ||
+      write(memory.number(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      lseek(memory.number(), 0, SEEK_SET) != 0 || dup2(memory.number(), STDIN_FILENO) < 0)
+    throw_user_error(fmt::format("cannot keep the prompts: {}", std::strerror(errno)),
+                     "put them into a file");
 }
 
 // A JSON string, or an object with one named "prompt".
@@ -314,6 +330,7 @@ void generate_texts(const GenerateArguments& arguments, const InferenceRanks& ra
 
 void generate_command(const GenerateArguments& arguments) {
   const ClosedPipesIgnored pipes;
+  if (arguments.file == "-" && isatty(STDIN_FILENO) == 1) take_over_terminal();
   const std::optional<InferenceRanks> ranks = join_inference(arguments.inference);
   if (ranks) ranks->messages->abort_with_error([&] { generate_texts(arguments, *ranks); });
 }

@@ -12,7 +12,7 @@ std::optional<InferenceRanks> join_inference(const InferenceArguments& arguments
   }
   RunOptions options;
   // Who is done waits for those with longer texts. Ranks that are gone are noticed all the same.
-  options.communication.timeout_seconds = 1e6;
+  options.communication.timeout_seconds = options.communication.patience_seconds = 1e6;
   Mesh& mesh = options.compile.layout.mesh;
   mesh.sizes[static_cast<size_t>(Axis::shard)] = static_cast<int32_t>(ranks_in_all / arguments.tensor);
   mesh.sizes[static_cast<size_t>(Axis::tensor)] = static_cast<int32_t>(arguments.tensor);

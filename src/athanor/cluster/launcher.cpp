@@ -29,8 +29,9 @@ namespace athanor {
 namespace {
 
 constexpr size_t most_kept = 64 << 10;  // bytes of output that wait for the run's folder
+constexpr int restart_worker_code = 4;  // of main
 constexpr size_t last_lines = 3;        // of a failed rank's output in the report
-constexpr std::array<int, 4> passed_on = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+constexpr std::array<int, 5> passed_on = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP};
 
 struct Pipe {
   Descriptor read, write;
@@ -187,6 +188,10 @@ class Launch {
     signalfd_siginfo signal{};
     while (read(signals_.descriptor(), &signal, sizeof signal) == sizeof signal) {
       const auto number = static_cast<int>(signal.ssi_signo);
+      if (number == SIGTSTP) {
+        rest();
+        continue;
+      }
       if (number != SIGCHLD) kill_all(number);
       interrupts_ += number == SIGINT ? 1 : 0;
     }
@@ -201,13 +206,27 @@ class Launch {
     }
   }
 
-  // The first that failed; one that was killed from outside comes before those that gave up because of it.
+  // As Ctrl-Z means it: all ranks stop, and go on when this process does.
+  void rest() {
+    kill_all(SIGSTOP);
+    raise(SIGSTOP);
+    kill_all(SIGCONT);
+  }
+
+  // How surely a rank failed by itself: killed from outside; with an error of its own; gave up, which is what
+  // ranks do whose peers have failed.
+  static int weight_of(const RankProcess& rank) {
+    if (WIFSIGNALED(rank.status)) return 2;
+    return WEXITSTATUS(rank.status) == restart_worker_code ? 0 : 1;
+  }
+
+  // The first that failed, of those that most surely did so by themselves.
   void blame(int which) {
-    const auto was_killed = [this](int i) { return WIFSIGNALED(ranks_[static_cast<size_t>(i)].status); };
+    const auto weight = [this](int i) { return weight_of(ranks_[static_cast<size_t>(i)]); };
     if (blamed_ < 0) {
       blamed_ = which;
       deadline_ns_ = monotonic_ns() + options_.grace_ns;
-    } else if (monotonic_ns() < deadline_ns_ && was_killed(which) && !was_killed(blamed_)) {
+    } else if (monotonic_ns() < deadline_ns_ && weight(which) > weight(blamed_)) {
       blamed_ = which;
     }
   }
@@ -303,7 +322,7 @@ class Launch {
         throw Error(ErrorKind::user, what, hint);
       case 3:
         throw Error(ErrorKind::stop_job, what, hint);
-      case 4:
+      case restart_worker_code:
         throw Error(ErrorKind::restart_worker, what, hint);
       case 5:
         throw Error(ErrorKind::retry_step, what, hint);

@@ -2,7 +2,7 @@
 // fails.
 //
 // Called by `athanor train`. Thread safety: launch on the main thread of a process, once at a time: it takes
-// over SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGCHLD while it runs. Linux.
+// over SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP and SIGCHLD while it runs. Linux.
 //
 // Rank 0 of the job has this process's standard output and error; what others write goes to
 // FOLDER/logs/rank_N.log, once rank 0 has told the run's folder (launch_report.h), and the last of it into
