@@ -94,7 +94,9 @@ void start_ranks(const RunOptions& options) {
     secret = secret_in_environment(environment).bytes();
     store = store_of_tasks(options.communication, environment, place);
     const StoreAddress address = parse_store_address(store);
-    if (place.task == 0 && !address.redis) server = serve_store(address, Secret(secret));
+    if (place.task == 0 && !address.redis)
+      server = serve_store(address, Secret(secret), place.local_tasks == place.tasks,
+                           nanoseconds(options.communication.start_timeout_seconds));
   }
   launch_options.variables = {{store_variable, store}, {secret_variable, secret}};
   launch(launch_options);
@@ -115,6 +117,7 @@ JobRank join_ranks(RunOptions& options, const std::function<void()>& settle) {
                           .store = launched ? environment(store_variable).value_or("")
                                             : store_of_tasks(options.communication, environment, place),
                           .keeps_store = !launched && place.task == 0,
+                          .store_password = environment(password_variable).value_or(""),
                           .secret = secret_in_environment(environment),
                           .listen = options.communication.listen,
                           .start_timeout_ns = nanoseconds(options.communication.start_timeout_seconds),

@@ -31,8 +31,9 @@ inline constexpr const char* rank_variable = "ATHANOR_RANK";
 inline constexpr const char* ranks_variable = "ATHANOR_RANKS";
 inline constexpr const char* local_rank_variable = "ATHANOR_LOCAL_RANK";
 inline constexpr const char* local_ranks_variable = "ATHANOR_LOCAL_RANKS";
-inline constexpr const char* store_variable = "ATHANOR_STORE";    // as comm.store
-inline constexpr const char* secret_variable = "ATHANOR_SECRET";  // of the job
+inline constexpr const char* store_variable = "ATHANOR_STORE";              // as comm.store
+inline constexpr const char* secret_variable = "ATHANOR_SECRET";            // of the job
+inline constexpr const char* password_variable = "ATHANOR_REDIS_PASSWORD";  // where the store is Redis
 inline constexpr const char* report_variable = "ATHANOR_REPORT";  // descriptor that the launcher listens to
 
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;

@@ -20,6 +20,7 @@ struct JobOptions {
   int local_rank = 0, local_ranks = 1;  // on this host
   std::string store;                    // see parse_store_address
   bool keeps_store = false;             // this process brings the store along
+  std::string store_password;           // of Redis
   Secret secret;
   uint64_t generation = 1;  // of the membership
   std::string listen;       // numeric address for ranks of other hosts; empty: chosen if needed
@@ -43,8 +44,11 @@ struct JobRank {
 // address that leads to the store.
 JobRank join_job(const JobOptions& options);
 
-// A server for the store at `address`, on this host: on that address if it is one of this machine.
-std::unique_ptr<StoreServer> serve_store(const StoreAddress& address, const Secret& secret);
+// A server for the store at `address`, on this host: on that address if it is one of this machine, else (the
+// address of a service that leads here; of a name that is loopback here and not elsewhere, unless all ranks
+// are on `one_host`) on every one. Waits until `timeout_ns` for the name to be known.
+std::unique_ptr<StoreServer> serve_store(const StoreAddress& address, const Secret& secret, bool one_host,
+                                         int64_t timeout_ns);
 
 // The secret from ATHANOR_SECRET; user error without one.
 Secret secret_in_environment(

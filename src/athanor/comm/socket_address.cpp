@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string_view>
 
@@ -30,18 +31,43 @@ std::optional<SocketAddress> socket_address(const std::string& address, uint16_t
   return std::nullopt;
 }
 
-std::optional<SocketAddress> resolve_address(const std::string& host, uint16_t port) {
-  if (auto numeric = socket_address(host, port)) return numeric;
+std::vector<SocketAddress> resolve_addresses(const std::string& host, uint16_t port) {
+  if (const auto numeric = socket_address(host, port)) return {*numeric};
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0 || found == nullptr)
-    return std::nullopt;
-  SocketAddress result;
-  std::memcpy(&result.storage, found->ai_addr, std::min<size_t>(found->ai_addrlen, sizeof result.storage));
-  result.length = found->ai_addrlen;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
+  std::vector<SocketAddress> all;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    if (each->ai_family != AF_INET && each->ai_family != AF_INET6) continue;
+    SocketAddress& address = all.emplace_back();
+    std::memcpy(&address.storage, each->ai_addr, std::min<size_t>(each->ai_addrlen, sizeof address.storage));
+    address.length = each->ai_addrlen;
+  }
   freeaddrinfo(found);
-  return result;
+  return all;
+}
+
+std::string numeric_text(const SocketAddress& address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* const bytes =
+      address.storage.ss_family == AF_INET
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr)
+          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
+  return inet_ntop(address.storage.ss_family, bytes, text.data(), text.size()) == nullptr ? "" : text.data();
+}
+
+bool is_loopback(const SocketAddress& address) {
+  if (address.storage.ss_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr.s_addr) >> 24 == 127;
+  const in6_addr& bytes = reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&bytes);
+}
+
+bool is_of_this_machine(const SocketAddress& address) {
+  const auto anywhere = socket_address(numeric_text(address), 0);
+  const Descriptor probe = tcp_socket(address.storage.ss_family);
+  return anywhere && probe.is_open() && bind(probe.number(), anywhere->data(), anywhere->length) == 0;
 }
 
 uint16_t port_of_socket(int socket) {

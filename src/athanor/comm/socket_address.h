@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "athanor/comm/shared_memory.h"
 
@@ -21,8 +22,12 @@ struct SocketAddress {
 
 // Empty if it is not a numeric address.
 std::optional<SocketAddress> socket_address(const std::string& address, uint16_t port);
-// Of a name or a numeric address; asks the system, which may take a while. Empty if nobody knows the name.
-std::optional<SocketAddress> resolve_address(const std::string& host, uint16_t port);
+// Of a name or a numeric address; asks the system, which may take a while. Empty if nobody knows the name. A
+// name may have several: those of loopback, of IPv4 and of IPv6, of which not all need to work.
+std::vector<SocketAddress> resolve_addresses(const std::string& host, uint16_t port);
+std::string numeric_text(const SocketAddress& address);
+bool is_loopback(const SocketAddress& address);
+bool is_of_this_machine(const SocketAddress& address);  // somebody could listen there
 uint16_t port_of_socket(int socket);
 // A TCP socket that does not block and does not wait to fill its segments; closed when there is none to be
 // had.

@@ -32,14 +32,37 @@ constexpr const char* compare_script =
     "redis.call('SET', KEYS[1], ARGV[2], 'EX', 604800) "
     "if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('XADD', KEYS[2], '*', 'v', '1') end "
     "redis.call('EXPIRE', KEYS[2], 604800) return ARGV[2]";
-// KEYS: a hash by member, and the stream. ARGV: members, the first one, values. Returns who was another.
+// One round of a gathering after another: who comes anew, in another job, is not in the last one.
+// KEYS: who is here (a hash by member), when each was last heard of (the same, in ms), the last round that
+// was complete (as the first), a stream with an entry for each round. ARGV: members, the first one that is
+// brought, for how many ms somebody is here who is not heard of, values. Returns whether the round is
+// complete that has them, who is here already as another (-1: nobody), and the stream's last entry.
 constexpr const char* gather_script =
-    "for i = 3, #ARGV do local old = redis.call('HGET', KEYS[1], ARGV[2] + i - 3) "
-    "if old and old ~= ARGV[i] then return ARGV[2] + i - 3 end end "
-    "for i = 3, #ARGV do redis.call('HSET', KEYS[1], ARGV[2] + i - 3, ARGV[i]) end "
-    "redis.call('EXPIRE', KEYS[1], 604800) "
-    "if redis.call('HLEN', KEYS[1]) == tonumber(ARGV[1]) and redis.call('EXISTS', KEYS[2]) == 0 then "
-    "redis.call('XADD', KEYS[2], '*', 'v', '1') redis.call('EXPIRE', KEYS[2], 604800) end return -1";
+    "local last = '0-0' local entry = redis.call('XREVRANGE', KEYS[4], '+', '-', 'COUNT', 1) "
+    "if entry[1] then last = entry[1][1] end "
+    "local first, brought, complete = tonumber(ARGV[2]), #ARGV - 3, redis.call('EXISTS', KEYS[3]) == 1 "
+    "for i = 1, brought do complete = complete and "
+    "redis.call('HGET', KEYS[3], first + i - 1) == ARGV[3 + i] end "
+    "if complete then return {1, -1, last} end "
+    "local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000) "
+    "local limit = now - tonumber(ARGV[3]) "
+    "for i = 1, brought do local member = first + i - 1 local old = redis.call('HGET', KEYS[1], member) "
+    "if old and old ~= ARGV[3 + i] and tonumber(redis.call('HGET', KEYS[2], member)) >= limit then "
+    "return {0, member, last} end end "
+    "for i = 1, brought do redis.call('HSET', KEYS[1], first + i - 1, ARGV[3 + i]) "
+    "redis.call('HSET', KEYS[2], first + i - 1, now) end "
+    "redis.call('EXPIRE', KEYS[1], 604800) redis.call('EXPIRE', KEYS[2], 604800) "
+    "if redis.call('HLEN', KEYS[1]) < tonumber(ARGV[1]) then return {0, -1, last} end "
+    "local heard = redis.call('HGETALL', KEYS[2]) local gone = 0 "
+    "for i = 1, #heard, 2 do if tonumber(heard[i + 1]) < limit then gone = gone + 1 "
+    "redis.call('HDEL', KEYS[1], heard[i]) redis.call('HDEL', KEYS[2], heard[i]) end end "
+    "if gone > 0 then return {0, -1, last} end "
+    "redis.call('RENAME', KEYS[1], KEYS[3]) redis.call('DEL', KEYS[2]) "
+    "redis.call('EXPIRE', KEYS[3], 604800) "
+    "last = redis.call('XADD', KEYS[4], 'MAXLEN', 2, '*', 'v', '1') "
+    "redis.call('EXPIRE', KEYS[4], 604800) return {1, -1, last}";
+constexpr int64_t sign_ns = 2'000'000'000;   // between signs of life of who waits
+constexpr const char* silence_ms = "10000";  // of who has gone
 
 struct FreeContext {
   void operator()(redisContext* context) const { redisFree(context); }
@@ -64,6 +87,9 @@ class RedisStore final : public Store {
     prefix_ = "athanor/";
     for (size_t i = 0; i < 8; ++i) prefix_ += fmt::format("{:02x}", static_cast<unsigned>(code[i]));
     prefix_ += '/';
+    if (!options_.address.name.empty()) prefix_ += options_.address.name + '/';
+    const Secret::Nonce visit = random_nonce();
+    for (size_t i = 0; i < 8; ++i) visit_ += fmt::format("{:02x}", static_cast<unsigned>(visit[i]));
     const std::lock_guard lock(mutex_);
     connect();
   }
@@ -110,38 +136,75 @@ class RedisStore final : public Store {
   Gathered gather(const Gathering& gathering, int64_t timeout_ns) override {
     check(gathering.key, {});
     const int64_t deadline = monotonic_ns() + timeout_ns;
-    if (!gathering.values.empty()) {
-      std::vector<std::string> arguments = {std::to_string(gathering.members),
-                                            std::to_string(gathering.first)};
-      arguments.insert(arguments.end(), gathering.values.begin(), gathering.values.end());
-      const Reply reply = run_script(gather_script, gathering.key, arguments);
-      if (reply->integer >= 0)
-        throw_user_error(
-            fmt::format("the job's store at {} refuses '{}': number {} has come before, and was "
-                        "another",
-                        name_, gathering.key, reply->integer));
-    }
-    Gathered gathered;
-    if (gathering.wanted.empty()) return gathered;
     const std::lock_guard lock(mutex_);
-    await_stream(gathering.key, deadline);
+    while (true) {
+      try {
+        const Round round = come(gathering);
+        if (gathering.wanted.empty()) return {};
+        const bool over = monotonic_ns() >= deadline;
+        if (round.complete || over) return take(gathering, round.complete);
+        await_entry(round_key(gathering.key), round.last_entry, std::min(deadline, monotonic_ns() + sign_ns));
+      } catch (const Error&) {
+        // A server that went away may come back: whoever waits comes anew then.
+        if (context_ || monotonic_ns() >= deadline) throw;
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      }
+    }
+  }
+
+ private:
+  static void check(std::string_view key, std::string_view value) {
+    check_request({StoreOperation::set, 0, 0, std::string(key), std::string(value)});
+  }
+
+  struct Round {
+    bool complete = false;
+    std::string last_entry;
+  };
+  Round come(const Gathering& gathering) {
+    const std::string here = value_key(gathering.key);
+    std::vector<std::string> words = {"EVAL",
+                                      gather_script,
+                                      "4",
+                                      here,
+                                      here + ":heard",
+                                      here + ":complete",
+                                      round_key(gathering.key),
+                                      std::to_string(gathering.members),
+                                      std::to_string(gathering.first),
+                                      silence_ms};
+    for (const std::string& value : gathering.values) words.push_back(visit_ + value);
+    const Reply reply = command(words, 0);
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3) lose("does not answer");
+    if (reply->element[1]->integer >= 0)
+      throw_user_error(fmt::format("the job's store at {} refuses '{}': number {} has come before, and was "
+                                   "another",
+                                   name_, gathering.key, reply->element[1]->integer),
+                       "it was started twice, or another job uses the same secret and name");
+    return {reply->element[0]->integer == 1, text_of(*reply->element[2])};
+  }
+
+  // The values, or who is missing.
+  Gathered take(const Gathering& gathering, bool complete) {
+    Gathered gathered;
     std::vector<uint32_t> missing;
     for (const MemberRange& range : gathering.wanted) {
-      std::vector<std::string> request = {"HMGET", value_key(gathering.key)};
+      std::vector<std::string> request = {"HMGET", value_key(gathering.key) + (complete ? ":complete" : "")};
       for (uint32_t i = 0; i < range.count; ++i)
         request.push_back(std::to_string(range.begin + range.stride * i));
       const Reply reply = command(request, 0);
       if (reply->type != REDIS_REPLY_ARRAY || reply->elements != range.count) lose("does not answer");
       std::vector<StorePiece> values;
       for (uint32_t i = 0; i < range.count; ++i) {
-        if (reply->element[i]->type == REDIS_REPLY_NIL)
-          missing.push_back(range.begin + range.stride * i);
-        else
-          values.push_back(std::make_shared<const std::string>(text_of(*reply->element[i])));
+        const bool there = reply->element[i]->type == REDIS_REPLY_STRING;
+        if (!there) missing.push_back(range.begin + range.stride * i);
+        if (there)
+          values.push_back(
+              std::make_shared<const std::string>(text_of(*reply->element[i]).substr(visit_.size())));
       }
       if (auto list = decode_values(encode_values(values))) gathered.values.push_back(std::move(*list));
     }
-    if (missing.empty()) return gathered;
+    if (complete && missing.empty()) return gathered;
     std::sort(missing.begin(), missing.end());
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
     gathered.values.clear();
@@ -149,11 +212,6 @@ class RedisStore final : public Store {
     missing.resize(std::min<size_t>(missing.size(), 1000));
     gathered.missing = std::move(missing);
     return gathered;
-  }
-
- private:
-  static void check(std::string_view key, std::string_view value) {
-    check_request({StoreOperation::set, 0, 0, std::string(key), std::string(value)});
   }
 
   [[noreturn]] void lose(const std::string& what) const {
@@ -164,6 +222,7 @@ class RedisStore final : public Store {
   // Both keys of a script on one node of a cluster: what stands in braces decides.
   std::string value_key(std::string_view key) const { return fmt::format("{}{{{}}}", prefix_, key); }
   std::string stream_key(std::string_view key) const { return value_key(key) + ":there"; }
+  std::string round_key(std::string_view key) const { return value_key(key) + ":rounds"; }
 
   void connect() {
     const int64_t deadline = monotonic_ns() + options_.connect_timeout_ns;
@@ -179,9 +238,11 @@ class RedisStore final : public Store {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     const Reply reply = raw_command({"PING"}, 0);
-    if (reply->type == REDIS_REPLY_ERROR && text_of(*reply).starts_with("NOAUTH") &&
-        raw_command({"AUTH", options_.secret.bytes()}, 0)->type == REDIS_REPLY_ERROR)
-      throw_user_error(fmt::format("Redis at {} has another password than the job's secret", name_));
+    if (reply->type != REDIS_REPLY_ERROR || !text_of(*reply).starts_with("NOAUTH")) return;
+    if (options_.password.empty() || raw_command({"AUTH", options_.password}, 0)->type == REDIS_REPLY_ERROR)
+      throw_user_error(fmt::format("Redis at {} {}", name_,
+                                   options_.password.empty() ? "wants a password" : "has another password"),
+                       "set ATHANOR_REDIS_PASSWORD for all ranks");
   }
 
   // A connection that was lost is made anew for the next command; this one's fate is not known.
@@ -206,7 +267,10 @@ class RedisStore final : public Store {
   Reply command(const std::vector<std::string>& words, int64_t waits_ns) {
     if (!context_) connect();
     Reply reply = raw_command(words, waits_ns);
-    if (reply->type == REDIS_REPLY_ERROR) lose(text_of(*reply));
+    if (reply->type == REDIS_REPLY_ERROR) {
+      if (text_of(*reply).starts_with("LOADING")) context_.reset();  // it has just come back
+      lose(text_of(*reply));
+    }
     return reply;
   }
 
@@ -224,16 +288,22 @@ class RedisStore final : public Store {
   }
 
   void await_stream(std::string_view key, int64_t deadline_ns) {
+    await_entry(stream_key(key), "0", deadline_ns);
+  }
+
+  // Until there is an entry behind `last`.
+  void await_entry(const std::string& stream, const std::string& last, int64_t deadline_ns) {
     const int64_t left = deadline_ns - monotonic_ns();
     if (left <= 0) return;
     const int64_t milliseconds = (left + 999'999) / 1'000'000;  // 0 would be for ever
-    command({"XREAD", "BLOCK", std::to_string(milliseconds), "STREAMS", stream_key(key), "0"}, left);
+    command({"XREAD", "BLOCK", std::to_string(milliseconds), "STREAMS", stream, last}, left);
   }
 
   const StoreOptions options_;
   const std::string name_;
   std::string prefix_;
-  std::mutex mutex_;  // guards what follows
+  std::string visit_;  // before each value of a gathering: no two processes are one
+  std::mutex mutex_;   // guards what follows
   std::unique_ptr<redisContext, FreeContext> context_;
 };
 

@@ -2,9 +2,10 @@
 //
 // Called by store.h's connect_store. Thread safety: as Store.
 //
-// Where the server wants a password, it is the job's secret. Keys of different jobs do not meet: they begin
-// with a code of the secret. They expire after a week. A gathering is complete when all its members have
-// come, and somebody who has gone away stays come.
+// Keys of different jobs do not meet: they begin with a code of the secret, and the name in the address. They
+// expire after a week. A gathering is complete when all its members are there at once, whatever they want;
+// who waits gives a sign of life every two seconds and has gone when none was heard for ten. What an earlier
+// job left behind is no part of it.
 #pragma once
 
 #include <memory>

@@ -81,21 +81,24 @@ class Store {
   virtual Gathered gather(const Gathering& gathering, int64_t timeout_ns) = 0;
 };
 
-// Where a store is: "HOST:PORT" or "redis://HOST:PORT"; an IPv6 address stands in brackets.
+// Where a store is: "HOST:PORT", "redis://HOST:PORT" or "redis://HOST:PORT/NAME"; an IPv6 address stands in
+// brackets, a name is of letters, digits, - and _.
 struct StoreAddress {
   bool redis = false;
   std::string host;
   uint16_t port = 0;
+  std::string name = {};  // of Redis: jobs with the same secret do not meet under different names
 };
 StoreAddress parse_store_address(std::string_view text);  // throws a user error
 std::string to_text(const StoreAddress& address);
 
 struct StoreOptions {
   StoreAddress address;
-  Secret secret;                                // of the job; Redis: its password, and of the job's keys
+  Secret secret;                                // of the job; Redis: of its keys
   int rank = 0;                                 // who asks, for reports
   int64_t connect_timeout_ns = 60'000'000'000;  // until the store is there
   int64_t answer_timeout_ns = 30'000'000'000;   // of one answer, beyond the time it was asked to wait
+  std::string password{};                       // of Redis, if it wants one
 };
 std::unique_ptr<Store> connect_store(const StoreOptions& options);
 

@@ -97,14 +97,14 @@ class StoreClient final : public Store {
   void connect(int64_t deadline_ns) {
     std::string problem;
     for (int tries = 0;; ++tries) {
-      const auto where = resolve_address(options_.address.host, options_.address.port);
+      const auto all = resolve_addresses(options_.address.host, options_.address.port);
       const int64_t give_up = std::min(
           deadline_ns,
           monotonic_ns() + std::min(longest_try_ns, first_try_ns << std::min(tries, 6)) + pause_after(tries));
-      if (!where) {
+      if (all.empty()) {
         problem = "has a name that is not known";
       } else {
-        connection_ = StoreConnection(*where, options_.rank);
+        connection_ = StoreConnection(all[static_cast<size_t>(tries) % all.size()], options_.rank);
         while (!connection_.failed() && !connection_.introduced() && monotonic_ns() < give_up) {
           await(give_up);
           connection_.advance(options_.secret);

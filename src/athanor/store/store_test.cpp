@@ -32,9 +32,9 @@ class RedisServer {
   static constexpr const char* program = "/usr/bin/redis-server";
   static bool is_installed() { return access(program, X_OK) == 0; }
 
-  explicit RedisServer(const std::string& password = {}) {
+  explicit RedisServer(const std::string& password = {}, uint16_t port_wanted = 0) : port_(port_wanted) {
     // Some free port: nothing else takes it within a moment.
-    {
+    if (port_ == 0) {
       const Descriptor probe = tcp_socket(AF_INET);
       const auto any = socket_address("127.0.0.1", 0);
       EXPECT_EQ(bind(probe.number(), any->data(), any->length), 0);
@@ -161,19 +161,66 @@ TEST(Store, KeepsValuesNumbersAndGatherings) {
 
 TEST(Store, RedisKeepsTheSame) {
   if (!RedisServer::is_installed()) GTEST_SKIP() << "there is no redis-server";
-  const RedisServer server("test");
+  const RedisServer server("password");
   const auto connect = [&](int rank) {
     StoreOptions options = client_of(server.port(), rank);
     options.address.redis = true;
+    options.password = "password";
     return connect_store(options);
   };
   const auto one = connect(0), other = connect(1);
   check_values(*one, *other);
   check_waits(*one, *other);
   check_gathering(connect);
-  StoreOptions wrong = client_of(server.port(), 0, "wrong");
+  StoreOptions wrong = client_of(server.port());
   wrong.address.redis = true;
+  EXPECT_NE(message_of([&] { connect_store(wrong); }).find("wants a password"), std::string::npos);
+  wrong.password = "wrong";
   EXPECT_NE(message_of([&] { connect_store(wrong); }).find("another password"), std::string::npos);
+}
+
+// A job that was begun again with the same secret, and finds the keys of the last time.
+TEST(Store, RedisGathersThoseWhoAreThereNow) {
+  if (!RedisServer::is_installed()) GTEST_SKIP() << "there is no redis-server";
+  const RedisServer server;
+  const auto gather = [&](uint32_t rank, const std::string& value) {
+    StoreOptions options = client_of(server.port(), static_cast<int>(rank));
+    options.address.redis = true;
+    const Gathered gathered =
+        connect_store(options)->gather({"ranks", 2, rank, {value}, {{0, 1, 2}}}, 20'000'000'000);
+    return gathered.values.size() == 1 && gathered.values[0].size() == 2
+               ? fmt::format("{} {}", gathered.values[0][0], gathered.values[0][1])
+               : "missing";
+  };
+  // The second time rank 1 has the same address.
+  for (const char* zero : {"first", "second"}) {
+    std::string seen;
+    std::thread other([&] { seen = gather(0, zero); });
+    EXPECT_EQ(gather(1, "one"), fmt::format("{} one", zero));
+    other.join();
+    EXPECT_EQ(seen, fmt::format("{} one", zero));
+  }
+}
+
+TEST(Store, ARedisThatComesBackIsComeToAnew) {
+  if (!RedisServer::is_installed()) GTEST_SKIP() << "there is no redis-server";
+  auto server = std::make_unique<RedisServer>();
+  const uint16_t port = server->port();
+  const auto gather = [&](uint32_t rank) {
+    StoreOptions options = client_of(port, static_cast<int>(rank));
+    options.address.redis = true;
+    return connect_store(options)
+        ->gather({"ranks", 2, rank, {fmt::format("{}", rank)}, {{0, 1, 2}}}, 20'000'000'000)
+        .values.size();
+  };
+  size_t seen = 0;
+  std::thread waiting([&] { seen = gather(0); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  server.reset();
+  server = std::make_unique<RedisServer>("", port);
+  EXPECT_EQ(gather(1), 1u);
+  waiting.join();
+  EXPECT_EQ(seen, 1u);
 }
 
 TEST(Store, JobsOnOneRedisDoNotMeet) {
@@ -182,10 +229,14 @@ TEST(Store, JobsOnOneRedisDoNotMeet) {
   StoreOptions options = client_of(server.port(), 0, "first job");
   options.address.redis = true;
   const auto first = connect_store(options);
+  options.address.name = "named";
+  const auto named = connect_store(options);
+  options.address.name = "";
   options.secret = Secret("second job");
   const auto second = connect_store(options);
   first->set("key", "first");
   EXPECT_EQ(second->get("key"), std::nullopt);
+  EXPECT_EQ(named->get("key"), std::nullopt);
   EXPECT_EQ(first->get("key"), "first");
 }
 
@@ -268,8 +319,10 @@ TEST(StoreAddress, SaysHostPortAndKind) {
   EXPECT_EQ(to_text(parse_store_address("redis://10.0.0.5:6379")), "redis://10.0.0.5:6379");
   EXPECT_EQ(parse_store_address("[fd00::5]:80").host, "fd00::5");
   EXPECT_EQ(to_text(parse_store_address("[fd00::5]:80")), "[fd00::5]:80");
-  for (const char* wrong : {"", "host", "host:", ":80", "host:0", "host:65536", "host:1x", "fd00::5:80",
-                            "http://host:80", "user@host:80", "ho st:80", "[]:80"})
+  EXPECT_EQ(to_text(parse_store_address("redis://10.0.0.5:6379/my-job_1")), "redis://10.0.0.5:6379/my-job_1");
+  for (const char* wrong :
+       {"redis://h:1/", "redis://h:1/a b", "h:1/a", "", "host", "host:", ":80", "host:0", "host:65536",
+        "host:1x", "fd00::5:80", "http://host:80", "user@host:80", "ho st:80", "[]:80"})
     EXPECT_THROW(parse_store_address(wrong), Error) << wrong;
 }
 
