@@ -149,6 +149,29 @@ TEST_F(Managed, WhoComesTwiceIsRefusedAndTheJobGoesOn) {
   expect_losses_of_one_process("a");
 }
 
+// Connections that are held open, that say half a request, that say anything.
+TEST_F(Managed, StrangersKeepNobodyOut) {
+  const int port = free_port();
+  const std::string store = fmt::format("127.0.0.1:{}", port);
+  std::vector<std::unique_ptr<BackgroundProgram>> programs;
+  for (const int index : {0, 1}) programs.push_back(start(pod(index, store), train_four("a", 5)));
+  const auto where = socket_address("127.0.0.1", static_cast<uint16_t>(port));
+  const int64_t until = monotonic_ns() + 20'000'000'000;
+  std::vector<Descriptor> strangers;
+  const auto come = [&] {
+    Descriptor stranger(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (connect(stranger.number(), where->data(), where->length) != 0) return;
+    const std::string text = strangers.size() % 3 == 0 ? std::string(500, 'x') : "ATQ1";
+    if (strangers.size() % 3 != 1) (void)!send(stranger.number(), text.data(), text.size(), MSG_NOSIGNAL);
+    strangers.push_back(std::move(stranger));
+  };
+  while (strangers.size() < 600 && monotonic_ns() < until) come();
+  EXPECT_EQ(strangers.size(), 600U);
+  for (const int index : {2, 3}) programs.push_back(start(pod(index, store), train_four("a", 5)));
+  for (const auto& program : programs) expect_success(*program);
+  expect_losses_of_one_process("a");
+}
+
 class ByRedis : public Managed {
  protected:
   static constexpr const char* server = "/usr/bin/redis-server";

@@ -62,10 +62,11 @@ class StoreServer::Implementation {
   }
 
   ~Implementation() {
-    // After an error of its owner nobody is waited for: clients behind a link that was cut never leave.
-    const int64_t deadline = monotonic_ns() + (std::uncaught_exceptions() > 0 ? 0 : options_.farewell_ns);
-    while (clients_here_ > 0 && monotonic_ns() < deadline)
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const int64_t deadline = monotonic_ns() + options_.farewell_ns;
+    // After an error of its owner only for those who wait for an answer, which may be who is missing: clients
+    // behind a link that was cut never leave.
+    const std::atomic<int64_t>& who = std::uncaught_exceptions() > 0 ? unanswered_ : clients_here_;
+    while (who > 0 && monotonic_ns() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     std::mutex mutex;
     std::condition_variable done;
     bool ended = false;
@@ -89,6 +90,7 @@ class StoreServer::Implementation {
     std::string input;
     std::deque<StorePiece> output;
     size_t written = 0;  // of the first piece
+    int64_t unanswered = 0;
     uint32_t events = EPOLLIN;
     bool broken = false;
   };
@@ -107,6 +109,7 @@ class StoreServer::Implementation {
     const auto found = clients_.find(id);
     if (found == clients_.end()) return;
     loop_.forget(found->second.socket.number());
+    unanswered_ -= found->second.unanswered;
     clients_.erase(found);
     --clients_here_;
     table_.forget(id);
@@ -165,6 +168,8 @@ class StoreServer::Implementation {
         break;
       }
       ++requests_;
+      ++client.unanswered;
+      ++unanswered_;
       if (options_.delay_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(options_.delay_ns));
       table_.handle(id, std::move(*request), monotonic_ns());
     }
@@ -181,7 +186,9 @@ class StoreServer::Implementation {
         encode_reply_header({reply.status, reply.number, static_cast<uint32_t>(reply.pieces.size())})));
     client.output.insert(client.output.end(), reply.pieces.begin(), reply.pieces.end());
     ++replies_;
+    --client.unanswered;
     write(client);
+    --unanswered_;
     if (client.broken)
       loop_.post([this, id] { close(id); });
     else
@@ -225,7 +232,7 @@ class StoreServer::Implementation {
   std::unordered_map<StoreClientId, Client> clients_;
   StoreClientId next_client_ = 0;
   std::array<char, read_bytes> buffer_{};
-  std::atomic<int64_t> clients_here_{0}, admitted_{0}, requests_{0}, replies_{0};
+  std::atomic<int64_t> unanswered_{0}, clients_here_{0}, admitted_{0}, requests_{0}, replies_{0};
   uint16_t port_ = 0;
   std::shared_ptr<Doorkeeper> doorkeeper_;  // from the loop's first moments on
   EventLoop loop_;                          // the last member: it ends before what its callbacks use

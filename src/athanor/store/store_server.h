@@ -29,7 +29,7 @@ class StoreServer {
  public:
   // Throws a user error if it cannot listen.
   explicit StoreServer(StoreServerOptions options);
-  ~StoreServer();  // waits for the clients to leave, but not where an error unwinds it
+  ~StoreServer();  // waits for the clients to leave; where an error unwinds it, for those with open requests
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
