@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <mutex>
 
 #include "athanor/base/philox.h"
 #include "athanor/checkpoint/tensor_conversion.h"
 #include "athanor/comm/rank_threads.h"
+#include "athanor/train/loss_scale.h"
 #include "athanor/train/rank_layout.h"
 #include "athanor/train/replica_check.h"
 
@@ -53,6 +55,30 @@ Batch batch_of(const std::vector<int64_t>& ids, const std::vector<int64_t>& vali
     if (valid.empty() || static_cast<int64_t>(place) < valid[row]) batch.labels[i] = token(place + 1);
   }
   return batch;
+}
+
+// Hands out a batch that is there already.
+class OneBatch final : public SampleReader {
+ public:
+  explicit OneBatch(Batch batch) : batch_(std::move(batch)) {}
+  Batch cut(std::span<const int64_t> sample_ids) const override {
+    Batch rows = empty_batch(sample_ids, length);
+    for (size_t i = 0; i < sample_ids.size(); ++i) {
+      const auto row = std::ranges::find(batch_.sample_ids, sample_ids[i]) - batch_.sample_ids.begin();
+      for (auto array :
+           {&Batch::token_ids, &Batch::labels, &Batch::positions, &Batch::documents, &Batch::indices})
+        std::copy_n((batch_.*array).begin() + row * length, length,
+                    (rows.*array).begin() + static_cast<int64_t>(i) * length);
+    }
+    return rows;
+  }
+
+ private:
+  Batch batch_;
+};
+
+Batch part_of(const Batch& whole, const BatchPart& part) {
+  return PartReader(std::make_shared<OneBatch>(whole), part).cut(whole.sample_ids);
 }
 
 // What this rank has of tensors, by name and element of the whole.
@@ -242,6 +268,90 @@ TEST(GradientSums, P37_OneBufferAccumulatesIsReducedAndUsed) {
     Gathered narrow;
     EXPECT_NEAR(run(Precision::bf16, 2, zero, narrow), expected, 0.01 * expected) << zero;
     EXPECT_LE(largest_difference(wide, narrow), 0.02) << zero;
+  }
+}
+
+// What one rank of a run in fp16 does and has, with an overflow in the third of five steps.
+struct OverflowRun {
+  std::vector<bool> skipped;
+  std::vector<double> scales, norms;  // of each step
+  std::map<std::string, std::vector<std::byte>> before, after, end;
+};
+
+std::map<std::string, std::vector<std::byte>> bytes_of(const std::vector<NamedTensor>& tensors) {
+  std::map<std::string, std::vector<std::byte>> bytes;
+  for (const NamedTensor& tensor : tensors) bytes[tensor.name] = {tensor.bytes.begin(), tensor.bytes.end()};
+  return bytes;
+}
+
+void spoil(const Observation& seen) {
+  if (seen.operation->kind != OperationKind::matmul_weight_gradient) return;
+  const TensorView& gradient = seen.outputs[0];
+  ASSERT_EQ(gradient.dtype, DType::fp32);
+  gradient.as<float>()[gradient.shape.elements() - 1] = std::numeric_limits<float>::infinity();
+}
+
+// On rank `spoilt` every gradient of a matrix has an infinite element in the third step.
+std::vector<OverflowRun> run_with_overflow(EngineOptions options, int spoilt, Gathered& weights) {
+  const auto ranks = static_cast<size_t>(options.compile.layout.mesh.ranks());
+  options.micro_batch_counts = {2};
+  std::vector<OverflowRun> runs(ranks);
+  on_engines(options, 4, [&](Engine& engine, const BatchPart& part, int rank) {
+    OverflowRun& run = runs[static_cast<size_t>(rank)];
+    LossScaler scaler({.initial = 1024}, true);
+    int64_t updates = 0;
+    for (int64_t step = 0; step < 5; ++step) {
+      engine.set_loss_scale(scaler.scale());
+      run.scales.push_back(scaler.scale());
+      const std::vector<Batch> batches{
+          part_of(batch_of({8 * step, 8 * step + 1, 8 * step + 2, 8 * step + 3}), part),
+          part_of(batch_of({8 * step + 4, 8 * step + 5, 8 * step + 6, 8 * step + 7}), part)};
+      if (step == 2) run.before = bytes_of(engine.state());
+      const StepResult result = step == 2 && rank == spoilt
+                                    ? engine.observed_step(batches, step, updates, 1e-2, spoil)
+                                    : engine.train_step(batches, step, updates, 1e-2);
+      if (step == 2) run.after = bytes_of(engine.state());
+      EXPECT_TRUE(std::isfinite(result.loss));
+      scaler.update(scaler.overflowed(result.loss, result.gradient_norm));
+      run.skipped.push_back(result.skipped);
+      run.norms.push_back(result.gradient_norm);
+      updates += result.skipped ? 0 : 1;
+    }
+    run.end = bytes_of(engine.state());
+    weights.add(engine.weights());
+  });
+  return runs;
+}
+
+// What one rank of a mesh alone has of gradients overflows. All ranks leave the step out, to the bit, halve
+// the scale once, and go on as one rank does that had the same.
+TEST(GradientOverflow, P38_OnOneRankIsLeftOutByAll) {
+  Gathered one_rank;
+  const OverflowRun one = run_with_overflow(tiny_options(Precision::fp16), 0, one_rank)[0];
+  ASSERT_EQ(one.skipped, (std::vector<bool>{false, false, true, false, false}));
+  struct Layout {
+    int32_t replica, shard, tensor, zero;
+  };
+  for (const Layout& layout :
+       {Layout{2, 1, 1, 0}, Layout{1, 2, 1, 0}, Layout{1, 2, 1, 1}, Layout{1, 2, 1, 2}, Layout{1, 2, 1, 3},
+        Layout{1, 1, 2, 0}, Layout{2, 2, 1, 3}, Layout{1, 2, 2, 2}}) {
+    EngineOptions options = tiny_options(Precision::fp16);
+    options.compile.layout.mesh.sizes = {1, layout.replica, layout.shard, 1, layout.tensor, 1, 1};
+    options.compile.zero_stage = layout.zero;
+    const auto ranks = static_cast<int>(options.compile.layout.mesh.ranks());
+    const int spoilt = layout.replica == 1 ? ranks - 1 : 0;
+    SCOPED_TRACE(fmt::format("replica {} shard {} tensor {} zero {}", layout.replica, layout.shard,
+                             layout.tensor, layout.zero));
+    Gathered many;
+    for (const OverflowRun& run : run_with_overflow(options, spoilt, many)) {
+      EXPECT_EQ(run.skipped, one.skipped);
+      EXPECT_EQ(run.scales, one.scales);
+      EXPECT_EQ(run.before, run.after);
+      EXPECT_NE(run.after, run.end);
+      for (const size_t step : {0U, 1U, 3U, 4U})
+        EXPECT_NEAR(run.norms[step], one.norms[step], 1e-2 * one.norms[step]) << step;
+    }
+    EXPECT_LE(largest_difference(one_rank, many), 2e-2);
   }
 }
 
