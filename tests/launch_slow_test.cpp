@@ -320,5 +320,26 @@ TEST_F(TwoHosts, ALinkThatIsCutEndsBoth) {
   expect_end({"comm.timeout=2"}, [this] { cut(); }, 15);
 }
 
+// A rank that stops without a word: the others miss its heart.
+TEST_F(Launch, ARankThatIsStoppedEndsAll) {
+  BackgroundProgram program(train("a", {"--set", "mesh.tensor=2", "--set", "mesh.shard=2", "--set",
+                                        "mesh.zero=3", "--set", "train.steps=1G"}),
+                            folder_.path());
+  ASSERT_TRUE(program.wait_until([&] { return has_steps("a"); }));
+  const std::vector<pid_t> ranks = children(program.process());
+  ASSERT_EQ(ranks.size(), 4U);
+  const int64_t begin = monotonic_ns();
+  kill(ranks[1], SIGSTOP);
+  const ProgramResult result = program.wait(100);
+  EXPECT_LT(seconds_of(monotonic_ns() - begin), 40);
+  EXPECT_EQ(result.exit_code, 4) << result.errors;
+  EXPECT_NE(result.errors.find(fmt::format("rank 1 (process {}) shows no sign of life", ranks[1])),
+            std::string::npos)
+      << result.errors;
+  EXPECT_NE(result.errors.find(" of group '"), std::string::npos) << result.errors;
+  for (const pid_t rank : ranks) EXPECT_FALSE(is_alive(rank));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("runs/a/checkpoints/latest")));
+}
+
 }  // namespace
 }  // namespace athanor

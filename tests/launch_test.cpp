@@ -36,17 +36,35 @@ TEST_F(Launch, RanksTrainAsOneProcessDoes) {
   }
 }
 
+int occurrences(const std::string& text, const std::string& word) {
+  int count = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
+  return count;
+}
+
+// Model and optimizer cut over four ranks; each is killed once, at another moment of a step.
 TEST_F(Launch, ARankThatIsKilledEndsAll) {
-  BackgroundProgram program(train("a", {"--ranks", "2", "--set", "train.steps=1G"}), folder_.path());
-  ASSERT_TRUE(program.wait_until([&] { return has_steps("a"); }));
-  const std::vector<pid_t> ranks = children(program.process());
-  ASSERT_EQ(ranks.size(), 2U);
-  kill(ranks[1], SIGKILL);
-  const ProgramResult result = program.wait(60);
-  EXPECT_EQ(result.exit_code, 4) << result.errors;
-  EXPECT_NE(result.errors.find("rank 1 of 2"), std::string::npos) << result.errors;
-  EXPECT_NE(result.errors.find("killed by signal 9"), std::string::npos) << result.errors;
-  for (const pid_t rank : ranks) EXPECT_FALSE(is_alive(rank));
+  for (const size_t lost : {3U, 0U, 2U}) {
+    const std::string name = fmt::format("lost-{}", lost);
+    BackgroundProgram program(train(name, {"--set", "mesh.tensor=2", "--set", "mesh.shard=2", "--set",
+                                           "mesh.zero=3", "--set", "train.steps=1G"}),
+                              folder_.path());
+    ASSERT_TRUE(program.wait_until([&] { return has_steps(name); }));
+    const std::vector<pid_t> ranks = children(program.process());
+    ASSERT_EQ(ranks.size(), 4U);
+    usleep(static_cast<useconds_t>(1000 * (7 * lost + 1)));
+    const int64_t begin = monotonic_ns();
+    kill(ranks[lost], SIGKILL);
+    const ProgramResult result = program.wait(60);
+    EXPECT_LT(seconds_of(monotonic_ns() - begin), 10);
+    EXPECT_EQ(result.exit_code, 4) << result.errors;
+    const std::string report =
+        fmt::format("rank {} of 4 (process {}) was killed by signal 9", lost, ranks[lost]);
+    EXPECT_NE(result.errors.find(report), std::string::npos) << result.errors;
+    EXPECT_EQ(occurrences(result.errors, "athanor: "), 1) << result.errors;
+    for (const pid_t rank : ranks) EXPECT_FALSE(is_alive(rank));
+    EXPECT_FALSE(std::filesystem::exists(folder_.path("runs/" + name + "/checkpoints/latest")));
+  }
 }
 
 TEST_F(Launch, RanksDoNotOutliveTheirLauncher) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,9 @@ class LostRankRun {
             ranks,
             [&](int rank, HostTransportOptions& transport, CommunicatorOptions& options) {
               on_hosts(test.hosts)(rank, transport, options);
+              // Runs side by side may get each other's ports.
+              transport.generation = reinterpret_cast<uintptr_t>(this);
+              transport.connect_timeout_ns = 5'000'000'000;
               if (test.loss == Loss::stopped || test.loss == Loss::cut_off)
                 transport.silence_ns = 1'000'000'000;
               if (test.loss == Loss::unanswered) options.timeout_ns = 1'000'000'000;
@@ -131,11 +135,15 @@ class LostRankRun {
       if (test_.at_first) moments_.strike_at = 0;
     }
     for (int round = 0;; ++round) {
-      // In the third round, when half of what the second had has passed.
+      // In the third round, when half of what the second had has passed, and all have met.
       if (round == 1) moments_.passed = 0;
-      if (round == 2 && rank == lost && !test_.at_first)
+      if (round == 2 && rank == lost && !test_.at_first) {
+        for (const auto& progress : meeting.progress | std::views::take(ranks))
+          while (progress < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         moments_.strike_at = std::exchange(moments_.passed, 0) / 2;
+      }
       for (const auto& collective : collectives) communicator.run(*collective);
+      ++meeting.progress[static_cast<size_t>(rank)];
     }
   }
 

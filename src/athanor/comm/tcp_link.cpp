@@ -115,8 +115,19 @@ void TcpLink::close_channels() {
 
 void TcpLink::shut_down() {
   const std::lock_guard lock(mutex_);
-  for (Channel& each : channels_)
-    if (each.socket.is_open()) shutdown(each.socket.number(), SHUT_WR);
+  shuts_down_ = true;
+  write(Side::outgoing);
+  write(Side::incoming);
+}
+
+bool TcpLink::has_unsent() {
+  const std::lock_guard lock(mutex_);
+  bool open = false, begun = false;
+  for (const Channel& each : channels_) {
+    open = open || each.socket.is_open();
+    begun = begun || (each.socket.is_open() && each.frame);
+  }
+  return begun || (open && !(messages_.empty() && controls_.empty()));
 }
 
 void TcpLink::forgive(int64_t lost_ns) {
@@ -140,6 +151,7 @@ bool TcpLink::send_control(FrameType type, std::string payload) {
   const std::lock_guard lock(mutex_);
   const Side side = channel(Side::outgoing).socket.is_open() ? Side::outgoing : Side::incoming;
   if (!channel(side).socket.is_open()) return false;
+  if (type == FrameType::heartbeat && shuts_down_) return true;
   // Nobody needs more heartbeats than can be sent.
   if (type == FrameType::heartbeat && !controls_.empty()) return true;
   controls_.emplace_back(type, std::move(payload));
@@ -193,6 +205,7 @@ bool TcpLink::next_frame(Side side) {
 
 void TcpLink::write(Side side) {
   Channel& to = channel(side);
+  if (!to.socket.is_open()) return;
   while (to.frame || next_frame(side)) {
     OutgoingFrame& frame = *to.frame;
     const std::byte* const payload =
@@ -226,6 +239,7 @@ void TcpLink::write(Side side) {
     to.wants_to_write = false;
     update_events(to);
   }
+  if (shuts_down_ && to.socket.is_open()) shutdown(to.socket.number(), SHUT_WR);
 }
 
 void TcpLink::update_events(Channel& channel) {

@@ -52,7 +52,8 @@ class TcpLink final : public Link {
   // Of the network, in the loop's thread.
   void add_channel(Side side, Descriptor socket);
   void close_channels();
-  void shut_down();               // nothing more will be sent
+  void shut_down();               // nothing more will be sent but what has been posted and queued
+  bool has_unsent();              // of it
   void forgive(int64_t lost_ns);  // so much of the silence counts for nothing
   int64_t last_heard_ns();        // when anything last came; now, while this rank does not read
   bool peer_has_left() const { return peer_has_left_; }
@@ -126,6 +127,7 @@ class TcpLink final : public Link {
   uint64_t posted_ = 0;
   std::atomic<uint64_t> taken_{0};
   int64_t heard_ns_ = 0;
+  bool shuts_down_ = false;
   std::atomic<bool> peer_has_left_{false};
   int64_t ended_ns_ = 0;  // when the first of two connections ended; of the loop's thread, like what follows
   std::string end_problem_;

@@ -18,7 +18,9 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t heartbeat_ns = 1'000'000'000, retry_ns = 200'000'000, farewell_ns = 300'000'000;
+constexpr int64_t heartbeat_ns = 1'000'000'000, retry_ns = 200'000'000;
+// For peers to read what they have been sent, and for them to take it, when this rank has given up.
+constexpr int64_t farewell_ns = 300'000'000, report_ns = 1'500'000'000;
 // A rank listens before it tells its address: where nobody listens for so long it is gone.
 constexpr int64_t refusal_ns = 3'000'000'000;
 // For the goodbye of a peer, or its reason to give up, when the other connection to it has ended.
@@ -35,7 +37,7 @@ TcpNetwork::TcpNetwork(const HostTransportOptions& options, EventLoop& loop, Ran
           options.secret, loop, {.address = options.listen},
           [this](const Introduction& introduction) { return expects(introduction); },
           [this](const Introduction& introduction, Descriptor socket) {
-            link_to(introduction.from).add_channel(TcpLink::Side::incoming, std::move(socket));
+            add_channel(introduction.from, TcpLink::Side::incoming, std::move(socket));
           }) {
   loop_.post([this] { doorkeeper_.open(); });
 }
@@ -45,14 +47,20 @@ TcpNetwork::~TcpNetwork() {
   std::mutex mutex;
   std::condition_variable done;
   bool ended = false;
-  const int64_t deadline = monotonic_ns() + (board_.alarm() < 0 ? options_.silence_ns : farewell_ns);
+  const bool gave_up = board_.alarm() >= 0;
+  const int64_t begin = monotonic_ns();
+  int64_t deadline = begin + (gave_up ? farewell_ns : options_.silence_ns);
   loop_.post([this] {
     for (TcpLink* const link : links()) link->shut_down();
   });
   // Closing while a peer's bytes lie unread would throw away what that peer has not read yet.
   while (monotonic_ns() < deadline) {
     bool open = false;
-    for (TcpLink* const link : links()) open = open || link->has_channel();
+    for (TcpLink* const link : links()) {
+      open = open || link->has_channel();
+      // Why this rank gave up stands behind what it had begun to send.
+      if (gave_up && link->has_unsent()) deadline = std::min(begin + report_ns, monotonic_ns()) + farewell_ns;
+    }
     if (!open) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -162,7 +170,14 @@ void TcpNetwork::go_on(Attempts::iterator attempt) {
   const int peer = attempt->peer.rank;
   Descriptor made = introduction.take_socket();
   attempts_.erase(attempt);
-  link_to(peer).add_channel(TcpLink::Side::outgoing, std::move(made));
+  add_channel(peer, TcpLink::Side::outgoing, std::move(made));
+}
+
+void TcpNetwork::add_channel(int peer, TcpLink::Side side, Descriptor socket) {
+  TcpLink& link = link_to(peer);
+  link.add_channel(side, std::move(socket));
+  // Who comes too late to be told with the others.
+  if (board_.has_failed()) link.send_control(FrameType::failure, board_.status().failure);
 }
 
 void TcpNetwork::tick(int64_t lost_ns) {

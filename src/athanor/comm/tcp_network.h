@@ -59,6 +59,7 @@ class TcpNetwork {
   void end_try(Attempt& attempt);
   void retry_later(Attempt& attempt, std::string problem);
   TcpLink& link_to(int rank);
+  void add_channel(int peer, TcpLink::Side side, Descriptor socket);
   std::vector<TcpLink*> links();
   void on_control(int peer, FrameType type, const std::string& payload);
   std::string name_of_peer(int rank);

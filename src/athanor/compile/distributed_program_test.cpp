@@ -147,6 +147,41 @@ TEST(DistributedProgram, RefusesMemoryGivenAwayTooSoon) {
   EXPECT_NE(fault_of(program), "");
 }
 
+// A rank may be lost while others update: what they have of the update must not depend on when.
+TEST(DistributedProgram, RefusesAnUpdateThatMayBeHalfMade) {
+  StepProgram program = train_program(spread(1, 2, 1, 1, 1)).programs[0];
+  const size_t gathered = calls_of(program, "gather.block.{layer}").at(0);
+  Call& later = program.calls[calls_of(program, "optimizer.block").at(1)];
+  ASSERT_EQ(fault_of(program), "");
+  later.waits.push_back(static_cast<int32_t>(gathered));
+  EXPECT_NE(fault_of(program).find("collectives behind the begin of the update"), std::string::npos)
+      << fault_of(program);
+
+  // A gather for later use that is still running when the update begins.
+  program = train_program(spread(1, 2, 1, 1, 3)).programs[0];
+  const auto begin = static_cast<int32_t>(update_begin(program));
+  Call gather = program.calls[calls_of(program, "gather.block.{layer}").at(0)];
+  gather.waits.clear();
+  const auto shift = [&](int32_t& call) { call += call >= begin ? 1 : 0; };
+  for (Call& call : program.calls) std::ranges::for_each(call.waits, shift);
+  for (Buffer& buffer : program.buffers) {
+    shift(buffer.first_call);
+    shift(buffer.last_call);
+  }
+  for (BufferId& buffer : gather.buffers) {
+    Buffer own = program.buffers[static_cast<size_t>(buffer)];
+    if (is_persistent(own.buffer_class)) continue;
+    own.first_call = own.last_call = begin;
+    own.offset = program.transient_bytes;
+    program.transient_bytes += aligned(own.bytes);
+    buffer = static_cast<BufferId>(program.buffers.size());
+    program.buffers.push_back(own);
+  }
+  program.calls.insert(program.calls.begin() + begin, gather);
+  EXPECT_NE(fault_of(program).find("weights are changed before the collectives of call"), std::string::npos)
+      << fault_of(program);
+}
+
 // Gathers run ahead of their users, reductions lag behind, and neither holds up the compute stream.
 TEST(DistributedProgram, CollectivesRunBesideComputation) {
   CompileOptions options = spread(1, 2, 1, 1, 3);
