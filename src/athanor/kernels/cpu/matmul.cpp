@@ -51,13 +51,12 @@ bool packs_rows(const ProductShape& shape) {
   return shape.left != DType::fp32 || (shape.form == ProductForm::weight_gradient && shape.columns() > often);
 }
 
-// Columns of B are read in place if they can be and packing would not pay: it costs as much as some ten rows.
+// Columns of B are read in place where packing would not pay: it costs as much as some ten rows, and also
+// brings near what comes from far away, as the activations of a weight gradient do.
 bool packs_columns(const ProductShape& shape) {
   constexpr int64_t few_rows = 256;
-  const bool can =
-      shape.right == DType::fp32 && shape.form != ProductForm::forward && shape.columns() % 16 == 0;
-  const bool near = shape.depth() * shape.columns() * float_size <= near_bytes;
-  return !can || (shape.rows() > few_rows && !near);
+  return shape.form != ProductForm::input_gradient || shape.right != DType::fp32 ||
+         shape.columns() % 16 != 0 || shape.rows() > few_rows;
 }
 
 }  // namespace
