@@ -130,11 +130,12 @@ std::string write_tokenizer_json(const TokenizerDefinition& definition) {
   separator = "\n";
   for (size_t id = 0; id < definition.tokens.size(); ++id) {
     const std::string& token = definition.tokens[id];
-    const auto special = added_by_id.find(static_cast<int32_t>(id));
+    const auto named = added_by_id.find(static_cast<int32_t>(id));
     names.push_back(quoted(definition.form == TextForm::bytes ? to_byte_alphabet(token) : token));
-    if (token.empty() && special == added_by_id.end()) continue;
+    // An added token that is not special stands in the vocabulary only if it is a token of words too.
+    if (token.empty() && (named == added_by_id.end() || !named->second->special)) continue;
     fmt::format_to(out, "{}      {}: {}", std::exchange(separator, ",\n"),
-                   token.empty() ? quoted(special->second->content) : names.back(), id);
+                   token.empty() ? quoted(named->second->content) : names.back(), id);
   }
   json += "},\n    \"merges\": [";
   separator = "\n";
