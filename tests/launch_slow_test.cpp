@@ -28,7 +28,8 @@ int free_port() {
 
 class Managed : public Launch {
  protected:
-  static constexpr const char* secret = "a secret of the tests";
+  // Its own: other tests run beside it, and it tells their processes apart.
+  const std::string secret = fmt::format("a secret of test {}", getpid());
 
   static std::vector<std::string> with(const Variables& variables, std::vector<std::string> command) {
     std::vector<std::string> all = {"/usr/bin/env"};
