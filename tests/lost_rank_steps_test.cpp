@@ -19,19 +19,8 @@ namespace {
 
 RunPlan tiny_plan(Precision precision, OptimizerKind optimizer = OptimizerKind::adamw) {
   RunPlan plan;
-  EngineOptions& options = plan.engine;
-  options.model = family_defaults("gpt2");
-  options.model.layers = 2;
-  options.model.width = 8;
-  options.model.heads = 2;
-  options.model.feed_forward = 12;
-  options.model.vocabulary = 29;
-  options.model.maximum_positions = 8;
-  options.kernels = KernelSet::reference;
-  options.threads = 1;
-  options.compile.precision = precision;
-  options.compile.optimizer.kind = optimizer;
-  options.seed = 3;
+  plan.engine = tiny_engine(precision, 8);
+  plan.engine.compile.optimizer.kind = optimizer;
   plan.micro_batches = 1;
   return plan;
 }

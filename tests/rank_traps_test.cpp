@@ -13,6 +13,7 @@
 #include "athanor/train/loss_scale.h"
 #include "athanor/train/rank_layout.h"
 #include "athanor/train/replica_check.h"
+#include "support/rank_engines.h"
 
 namespace athanor {
 namespace {
@@ -20,18 +21,7 @@ namespace {
 constexpr int64_t length = 24;
 
 EngineOptions tiny_options(Precision precision = Precision::fp64) {
-  EngineOptions options;
-  options.model = family_defaults("gpt2");
-  options.model.layers = 2;
-  options.model.width = 8;
-  options.model.heads = 2;
-  options.model.feed_forward = 12;
-  options.model.vocabulary = 29;
-  options.model.maximum_positions = length;
-  options.kernels = KernelSet::reference;
-  options.threads = 1;
-  options.compile.precision = precision;
-  options.seed = 3;
+  EngineOptions options = tiny_engine(precision, length);
   options.sequence_length = length;
   return options;
 }

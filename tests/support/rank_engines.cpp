@@ -75,6 +75,22 @@ Batch batch_of_rank(const RunPlan& plan, int64_t number, const Coordinates& coor
   return batch;
 }
 
+EngineOptions tiny_engine(Precision precision, int64_t maximum_positions) {
+  EngineOptions options;
+  options.model = family_defaults("gpt2");
+  options.model.layers = 2;
+  options.model.width = 8;
+  options.model.heads = 2;
+  options.model.feed_forward = 12;
+  options.model.vocabulary = 29;
+  options.model.maximum_positions = maximum_positions;
+  options.kernels = KernelSet::reference;
+  options.threads = 1;
+  options.compile.precision = precision;
+  options.seed = 3;
+  return options;
+}
+
 RankRun run_ranks(const RunPlan& plan) {
   const Mesh& mesh = plan.engine.compile.layout.mesh;
   const auto ranks = static_cast<int>(mesh.ranks());

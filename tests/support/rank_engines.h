@@ -32,6 +32,9 @@ struct RunPlan {
   bool documents = true;  // mask by document
 };
 
+// A GPT-2 of two layers and width 8, on reference kernels.
+EngineOptions tiny_engine(Precision precision, int64_t maximum_positions);
+
 // Ranks of plan.engine.compile.layout. An error of any rank is rethrown when all have ended. Copies of a
 // weight must be equal to the bit: test failures otherwise.
 RankRun run_ranks(const RunPlan& plan);

@@ -11,16 +11,6 @@
 
 namespace athanor {
 
-// What scripts and drivers can tell from the end of the process.
-enum class ExitCode : int {
-  success = 0,
-  failure = 1,         // an error that has none of the kinds below
-  user_error = 2,      // a bad option, file or data: standard error says what, and what to do
-  stop_job = 3,        // the run must not be tried again as it is
-  restart_worker = 4,  // a new process may go on with the run
-  retry_step = 5,      // the step may be tried again
-};
-
 // The program: reads the arguments (argv[0] is its name), runs the command, reports errors on standard error.
 int run_program(int argc, const char* const* argv);
 

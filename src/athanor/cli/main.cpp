@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "athanor/cli/commands.h"
+#include "athanor/cluster/exit_code.h"
 
 namespace {
 

@@ -35,14 +35,6 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
-std::string random_secret() {
-  const Secret secret = Secret::random();
-  std::string text;
-  for (const char byte : secret.bytes())
-    text += fmt::format("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(byte)));
-  return text;
-}
-
 // Where the tasks of a job find each other.
 std::string store_of_tasks(const CommunicationOptions& options, const Environment& environment,
                            const JobPlace& place) {
@@ -87,7 +79,7 @@ void start_ranks(const RunOptions& options) {
   std::unique_ptr<StoreServer> server;
   std::string store, secret;
   if (place.kind == JobPlace::Kind::alone) {
-    secret = random_secret();
+    secret = hex_of(bytes_of(Secret::random().bytes()));
     server = std::make_unique<StoreServer>(StoreServerOptions{.secret = Secret(secret)});
     store = fmt::format("127.0.0.1:{}", server->port());
   } else {

@@ -6,28 +6,11 @@
 #include "athanor/base/error.h"
 #include "athanor/cli/command_line.h"
 #include "athanor/cli/commands.h"
+#include "athanor/cluster/exit_code.h"
 #include "athanor/cluster/launch_report.h"
 #include "athanor/observe/format.h"
 
 namespace athanor {
-namespace {
-
-ExitCode code_of(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::user:
-      return ExitCode::user_error;
-    case ErrorKind::stop_job:
-      return ExitCode::stop_job;
-    case ErrorKind::restart_worker:
-      return ExitCode::restart_worker;
-    case ErrorKind::retry_step:
-      return ExitCode::retry_step;
-  }
-  return ExitCode::failure;
-}
-
-}  // namespace
-
 void write_output(const std::string& text) {
   const bool written =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
@@ -41,7 +24,7 @@ int run_program(int argc, const char* const* argv) {
     run_command_line(argc, argv);
     return static_cast<int>(code);
   } catch (const Error& error) {
-    code = code_of(error.kind());
+    code = exit_code_of(error.kind());
     text = error.what();
   } catch (const std::bad_alloc&) {
     code = ExitCode::failure;

@@ -19,6 +19,7 @@
 
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
+#include "athanor/cluster/exit_code.h"
 #include "athanor/cluster/job_place.h"
 #include "athanor/cluster/launch_report.h"
 #include "athanor/comm/shared_memory.h"
@@ -29,7 +30,6 @@ namespace athanor {
 namespace {
 
 constexpr size_t most_kept = 64 << 10;  // bytes of output that wait for the run's folder
-constexpr int restart_worker_code = 4;  // of main
 constexpr size_t last_lines = 3;        // of a failed rank's output in the report
 constexpr std::array<int, 5> passed_on = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP};
 
@@ -217,7 +217,7 @@ class Launch {
   // ranks do whose peers have failed.
   static int weight_of(const RankProcess& rank) {
     if (WIFSIGNALED(rank.status)) return 2;
-    return WEXITSTATUS(rank.status) == restart_worker_code ? 0 : 1;
+    return error_kind_of(WEXITSTATUS(rank.status)) == ErrorKind::restart_worker ? 0 : 1;
   }
 
   // The first that failed, of those that most surely did so by themselves.
@@ -317,18 +317,8 @@ class Launch {
     const std::string what = report.error
                                  ? fmt::format("rank {} of {}: {}", rank.rank, options_.ranks, *report.error)
                                  : fmt::format("{} ended with exit code {}", name, code);
-    switch (code) {
-      case 2:
-        throw Error(ErrorKind::user, what, hint);
-      case 3:
-        throw Error(ErrorKind::stop_job, what, hint);
-      case restart_worker_code:
-        throw Error(ErrorKind::restart_worker, what, hint);
-      case 5:
-        throw Error(ErrorKind::retry_step, what, hint);
-      default:
-        throw std::runtime_error(hint.empty() ? what : what + "\n  hint: " + hint);
-    }
+    if (const auto kind = error_kind_of(code)) throw Error(*kind, what, hint);
+    throw std::runtime_error(hint.empty() ? what : what + "\n  hint: " + hint);
   }
 
   const LaunchOptions& options_;

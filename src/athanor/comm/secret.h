@@ -33,6 +33,7 @@ class Secret {
 };
 
 std::span<const std::byte> bytes_of(std::string_view text);
+std::string hex_of(std::span<const std::byte> bytes);  // two digits each
 // In a time that does not depend on where they differ.
 bool equal_proofs(const Secret::Proof& a, const Secret::Proof& b);
 Secret::Nonce random_nonce();

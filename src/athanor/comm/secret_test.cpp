@@ -19,10 +19,8 @@ TEST(Secret, ProvesWhoHasIt) {
 
 // Computed with Python: hmac.new(b"key", (5).to_bytes(8, "little") + b"hello", "sha256").
 TEST(Secret, IsAnHmacWithSha256) {
-  const auto proof = Secret("key").prove({bytes_of("hello")});
-  std::string hex;
-  for (const std::byte byte : proof) hex += fmt::format("{:02x}", static_cast<int>(byte));
-  EXPECT_EQ(hex, "0c861c390ca5c2040c309d7139b7c05adb88e96048ef1a9be4577000ab8cb611");
+  EXPECT_EQ(hex_of(Secret("key").prove({bytes_of("hello")})),
+            "0c861c390ca5c2040c309d7139b7c05adb88e96048ef1a9be4577000ab8cb611");
 }
 
 TEST(Secret, RandomOnesDiffer) {

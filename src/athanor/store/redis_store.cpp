@@ -84,12 +84,10 @@ class RedisStore final : public Store {
  public:
   explicit RedisStore(StoreOptions options) : options_(std::move(options)), name_(to_text(options_.address)) {
     const Secret::Proof code = options_.secret.prove({bytes_of("athanor redis 1")});
-    prefix_ = "athanor/";
-    for (size_t i = 0; i < 8; ++i) prefix_ += fmt::format("{:02x}", static_cast<unsigned>(code[i]));
-    prefix_ += '/';
+    prefix_ = fmt::format("athanor/{}/", hex_of(std::span(code).first(8)));
     if (!options_.address.name.empty()) prefix_ += options_.address.name + '/';
     const Secret::Nonce visit = random_nonce();
-    for (size_t i = 0; i < 8; ++i) visit_ += fmt::format("{:02x}", static_cast<unsigned>(visit[i]));
+    visit_ = hex_of(std::span(visit).first(8));
     const std::lock_guard lock(mutex_);
     connect();
   }

@@ -21,7 +21,6 @@ std::string text_of(RankMessages& messages, int rank, const std::string& own) {
   return text;
 }
 
-// The first rank with the smallest value, and nothing where that is the largest there is.
 // The first lines that differ, as they are on rank 0 and here.
 std::string other_lines(const std::string& first, const std::string& own) {
   constexpr int most = 3;
@@ -38,6 +37,7 @@ std::string other_lines(const std::string& first, const std::string& own) {
   return found.empty() ? found : ":" + found;
 }
 
+// The first rank with the smallest value, and nothing where that is the largest there is.
 std::optional<int> rank_of_least(RankMessages& messages, int64_t value) {
   // The largest of what is left to the maximum, and of the ranks that have it the largest complement.
   constexpr int64_t most = std::numeric_limits<int64_t>::max();
