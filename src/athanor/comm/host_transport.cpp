@@ -51,6 +51,7 @@ class HostTransport final : public Transport {
 
   ~HostTransport() override {
     wait_for_readers();
+    leaving_ = true;
     board().leave();
     speaking_ = nullptr;
     tcp_.reset();
@@ -239,8 +240,11 @@ class HostTransport final : public Transport {
     links_.push_back(peer.link.get());
   }
 
-  // In the loop's thread.
-  void fail(const std::string& what) { abort(fmt::format("rank {}: {}", rank(), what)); }
+  // In the loop's thread. A rank whose work is done needs nobody any more: peers that answer its goodbye by
+  // closing their connections are no fault, and those that still work would take its word for it.
+  void fail(const std::string& what) {
+    if (!leaving_) abort(fmt::format("rank {}: {}", rank(), what));
+  }
 
   void tick() {
     board().beat();
@@ -281,6 +285,7 @@ class HostTransport final : public Transport {
   int64_t last_tick_ns_ = monotonic_ns();  // of the loop's thread
   std::unique_ptr<TcpNetwork> tcp_;        // if this rank listens
   std::atomic<TcpNetwork*> speaking_{nullptr};
+  std::atomic<bool> leaving_{false};
   EventLoop loop_;  // the last member: it ends before what its callbacks use
 };
 

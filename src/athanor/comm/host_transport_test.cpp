@@ -145,23 +145,71 @@ TEST(HostTransport, P105_ATimeOutNamesTheStoppedRank) {
 }
 
 TEST(HostTransport, ARankMayLeaveWhenItsWorkIsDone) {
-  ProcessRanks ranks(2, on_hosts({0, 0}), [](int rank, Communicator& communicator, Meeting&) {
-    communicator.add_group({0, "all", {0, 1}});
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0}, {0, 1}}) {
+    ProcessRanks ranks(2, on_hosts(hosts), [](int rank, Communicator& communicator, Meeting&) {
+      communicator.add_group({0, "all", {0, 1}});
+      const auto memory = communicator.allocate(4);
+      Collective send{.group = 0, .input = memory.get(), .output = memory.get()};
+      send.spec.kind = rank == 0 ? CollectiveKind::send : CollectiveKind::receive;
+      send.spec.root = 1 - rank;
+      send.spec.counts = {1};
+      const auto prepared = communicator.prepare(send);
+      communicator.run(*prepared);
+      if (rank == 0) {
+        communicator.run(*prepared);  // read after this rank is gone
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      communicator.run(*prepared);
+    });
+    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait_for(rank), "");
+  }
+}
+
+// Its peers close their connections to it, which is no failure that it would have to tell to anybody.
+TEST(HostTransport, ARankThatLeavesEarlyDoesNotStopTheOthers) {
+  ProcessRanks ranks(4, on_hosts({0, 0, 1, 1}), [](int rank, Communicator& communicator, Meeting&) {
+    communicator.add_group({0, "all", {0, 1, 2, 3}});
+    if (rank < 3) communicator.add_group({1, "three", {0, 1, 2}});
     const auto memory = communicator.allocate(4);
-    Collective send{.group = 0, .input = memory.get(), .output = memory.get()};
-    send.spec.kind = rank == 0 ? CollectiveKind::send : CollectiveKind::receive;
-    send.spec.root = 1 - rank;
-    send.spec.counts = {1};
-    const auto prepared = communicator.prepare(send);
-    communicator.run(*prepared);
-    if (rank == 0) {
-      communicator.run(*prepared);  // read after this rank is gone
-      return;
+    Collective sum{.group = 0, .input = memory.get(), .output = memory.get()};
+    sum.spec.counts = {1};
+    for (const Algorithm algorithm :
+         {Algorithm::ring, Algorithm::halving_doubling, Algorithm::hierarchical}) {
+      sum.spec.algorithm = algorithm;
+      communicator.run(*communicator.prepare(sum));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    communicator.run(*prepared);
+    if (rank == 3) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    sum.group = 1;
+    communicator.run(*communicator.prepare(sum));
   });
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait_for(rank), "");
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(ranks.wait_for(rank), "") << rank;
+}
+
+// What it sent has arrived; that there will be no connection to it harms nobody.
+TEST(HostTransport, ARankThatHasLeftIsNotLookedFor) {
+  ProcessRanks ranks(3, on_hosts({0, 1, 1}), [&](int rank, Communicator& communicator, Meeting& meeting) {
+    communicator.add_group({0, "all", {0, 1, 2}});
+    const auto memory = communicator.allocate(4);
+    Collective operation{.group = 0, .input = memory.get(), .output = memory.get()};
+    operation.spec.counts = {1};
+    if (rank < 2) {
+      operation.spec.kind = rank == 0 ? CollectiveKind::send : CollectiveKind::receive;
+      operation.spec.root = 1 - rank;
+      if (rank == 1)
+        while (meeting.progress[0] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      communicator.run(*communicator.prepare(operation));
+    }
+    ++meeting.progress[static_cast<size_t>(rank)];
+    if (rank == 0) return;
+    // Longer than it takes to give up one who does not listen.
+    std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+    operation.spec.kind = rank == 1 ? CollectiveKind::send : CollectiveKind::receive;
+    operation.spec.root = 3 - rank;
+    communicator.run(*communicator.prepare(operation));
+  });
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.wait_for(rank), "") << rank;
 }
 
 TEST(HostTransport, AnotherGenerationOrSecretIsNotMet) {

@@ -89,7 +89,7 @@ void TcpLink::take(size_t bytes) {
   }
 }
 
-void TcpLink::add_channel(Side side, Descriptor socket) {
+void TcpLink::add_channel(Side side, Descriptor socket, const std::string& failure) {
   const int number = socket.number();
   {
     const std::lock_guard lock(mutex_);
@@ -98,6 +98,7 @@ void TcpLink::add_channel(Side side, Descriptor socket) {
     added.socket = std::move(socket);
     heard_ns_ = monotonic_ns();
     if (side == Side::incoming && ring_.empty()) ring_.resize(ring_bytes);
+    if (!failure.empty()) controls_.emplace_back(FrameType::failure, failure);
   }
   loop_.watch(number, EPOLLIN, [this, side](uint32_t events) { on_event(side, events); });
   const std::lock_guard lock(mutex_);
@@ -151,9 +152,8 @@ bool TcpLink::send_control(FrameType type, std::string payload) {
   const std::lock_guard lock(mutex_);
   const Side side = channel(Side::outgoing).socket.is_open() ? Side::outgoing : Side::incoming;
   if (!channel(side).socket.is_open()) return false;
-  if (type == FrameType::heartbeat && shuts_down_) return true;
   // Nobody needs more heartbeats than can be sent.
-  if (type == FrameType::heartbeat && !controls_.empty()) return true;
+  if (type == FrameType::heartbeat && (shuts_down_ || !controls_.empty())) return true;
   controls_.emplace_back(type, std::move(payload));
   write(side);
   return true;
@@ -190,6 +190,9 @@ bool TcpLink::next_frame(Side side) {
     message.sent += next.payload_bytes;
     next.ends_message = message.sent == message.header.bytes;
     if (next.ends_message) messages_.pop_front();
+  } else if (shuts_down_ && !to.said_goodbye) {
+    frame.type = FrameType::goodbye;
+    to.said_goodbye = true;
   } else {
     return false;
   }
@@ -371,13 +374,13 @@ std::string TcpLink::finish_frame(Channel& channel) {
   channel.header_have = 0;
   ++channel.frames_received;
   if (frame.type == FrameType::data) {
-    if (peer_has_left_) return "sent data after its goodbye";
+    if (channel.heard_goodbye) return "sent data after its goodbye";
     const std::lock_guard lock(mutex_);
     fragments_.push_back({frame.message, channel.ring_offset, frame.payload_bytes, channel.ring_end});
     arrived_.fetch_add(1, std::memory_order_seq_cst);
     bell_.ring();
   } else if (frame.type == FrameType::goodbye) {
-    peer_has_left_ = true;
+    channel.heard_goodbye = peer_has_left_ = true;
   } else if (frame.type != FrameType::heartbeat) {
     hooks_.control(peer_, frame.type, channel.control);
   }

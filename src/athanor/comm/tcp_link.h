@@ -50,9 +50,12 @@ class TcpLink final : public Link {
   int peer() const { return peer_; }
 
   // Of the network, in the loop's thread.
-  void add_channel(Side side, Descriptor socket);
+  // `failure`, if not empty, is told to the peer before anything else.
+  void add_channel(Side side, Descriptor socket, const std::string& failure);
   void close_channels();
-  void shut_down();               // nothing more will be sent but what has been posted and queued
+  // This rank ends: what has been posted and queued is sent, and then a goodbye on every connection, those
+  // too that are still to come.
+  void shut_down();
   bool has_unsent();              // of it
   void forgive(int64_t lost_ns);  // so much of the silence counts for nothing
   int64_t last_heard_ns();        // when anything last came; now, while this rank does not read
@@ -83,6 +86,7 @@ class TcpLink final : public Link {
     std::optional<OutgoingFrame> frame;  // on its way
     uint64_t frames_sent = 0;
     bool wants_to_write = false, paused = false, read_ended = false;
+    bool said_goodbye = false, heard_goodbye = false;
     // The frame that arrives.
     FrameHeader header{};
     size_t header_have = 0, payload_have = 0;

@@ -43,7 +43,6 @@ TcpNetwork::TcpNetwork(const HostTransportOptions& options, EventLoop& loop, Ran
 }
 
 TcpNetwork::~TcpNetwork() {
-  for (TcpLink* const link : links()) link->send_control(FrameType::goodbye, {});
   std::mutex mutex;
   std::condition_variable done;
   bool ended = false;
@@ -51,11 +50,13 @@ TcpNetwork::~TcpNetwork() {
   const int64_t begin = monotonic_ns();
   int64_t deadline = begin + (gave_up ? farewell_ns : options_.silence_ns);
   loop_.post([this] {
+    leaving_ = true;
     for (TcpLink* const link : links()) link->shut_down();
   });
   // Closing while a peer's bytes lie unread would throw away what that peer has not read yet.
   while (monotonic_ns() < deadline) {
-    bool open = false;
+    // A peer without any connection would not learn that this rank had no more to do, and look for it.
+    bool open = !gave_up && connecting_ > 0;
     for (TcpLink* const link : links()) {
       open = open || link->has_channel();
       // Why this rank gave up stands behind what it had begun to send.
@@ -139,11 +140,14 @@ void TcpNetwork::try_to_connect(Attempt& attempt) {
   const auto self =
       std::find_if(attempts_.begin(), attempts_.end(), [&](auto& each) { return &each == &attempt; });
   loop_.watch(introduction.socket(), introduction.events(), [this, self](uint32_t) { go_on(self); });
+  ++connecting_;
 }
 
 void TcpNetwork::end_try(Attempt& attempt) {
-  if (attempt.introduction && attempt.introduction->socket() >= 0)
+  if (attempt.introduction && attempt.introduction->socket() >= 0) {
     loop_.forget(attempt.introduction->socket());
+    --connecting_;
+  }
   attempt.introduction.reset();
 }
 
@@ -171,13 +175,14 @@ void TcpNetwork::go_on(Attempts::iterator attempt) {
   Descriptor made = introduction.take_socket();
   attempts_.erase(attempt);
   add_channel(peer, TcpLink::Side::outgoing, std::move(made));
+  --connecting_;
 }
 
 void TcpNetwork::add_channel(int peer, TcpLink::Side side, Descriptor socket) {
   TcpLink& link = link_to(peer);
-  link.add_channel(side, std::move(socket));
   // Who comes too late to be told with the others.
-  if (board_.has_failed()) link.send_control(FrameType::failure, board_.status().failure);
+  link.add_channel(side, std::move(socket), board_.has_failed() ? board_.status().failure : "");
+  if (leaving_) link.shut_down();
 }
 
 void TcpNetwork::tick(int64_t lost_ns) {
@@ -187,7 +192,10 @@ void TcpNetwork::tick(int64_t lost_ns) {
     const auto here = attempt++;
     here->deadline_ns += lost_ns;
     const bool is_gone = here->refused_ns != 0 && now - here->refused_ns >= refusal_ns;
-    if (now >= here->deadline_ns || is_gone) {
+    if (link_to(here->peer.rank).peer_has_left()) {
+      end_try(*here);
+      attempts_.erase(here);
+    } else if (now >= here->deadline_ns || is_gone) {
       const std::string problem = here->last_problem.empty() ? "does not answer" : here->last_problem;
       const std::string name = name_of_peer(here->peer.rank);
       const double seconds = seconds_of(now >= here->deadline_ns ? options_.connect_timeout_ns : refusal_ns);

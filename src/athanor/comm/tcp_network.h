@@ -4,6 +4,7 @@
 // request_statuses from any; the rest happens in the loop's thread.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -70,6 +71,8 @@ class TcpNetwork {
   const Fail fail_;
   Doorkeeper doorkeeper_;
   Attempts attempts_;
+  std::atomic<int> connecting_{0};  // attempts that have a socket
+  bool leaving_ = false;            // of the loop's thread
   int64_t last_heartbeat_ns_ = 0;
 
   std::mutex mutex_;  // guards what follows
