@@ -74,34 +74,37 @@ void expect_success(BackgroundProgram& program) {
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
 }
 
+// On one host nobody need say where they meet.
 TEST_F(Managed, ByMpirun) {
   if (!std::filesystem::exists("/usr/bin/mpirun")) GTEST_SKIP() << "there is no mpirun";
-  for (const char* tasks : {"4", "2"}) {
-    std::vector<std::string> command = {"/usr/bin/mpirun", "-n", tasks, "--oversubscribe",
-                                        "--allow-run-as-root"};
-    const std::string name = fmt::format("mpi{}", tasks);
-    const auto rest = train_four(name, 5);
-    command.insert(command.end(), rest.begin(), rest.end());
-    const auto program = start({{"ATHANOR_STORE", local_store()}, {"ATHANOR_SECRET", secret}}, command);
-    expect_success(*program);
-    expect_losses_of_one_process(name);
+  const Variables told = {{"ATHANOR_STORE", local_store()}, {"ATHANOR_SECRET", secret}};
+  for (const Variables& variables : {told, Variables{}}) {
+    for (const char* tasks : {"4", "2"}) {
+      std::vector<std::string> command = {"/usr/bin/mpirun", "-n", tasks, "--oversubscribe",
+                                          "--allow-run-as-root"};
+      const std::string name = fmt::format("mpi{}{}", tasks, variables.empty() ? "" : "told");
+      const auto rest = train_four(name, 5);
+      command.insert(command.end(), rest.begin(), rest.end());
+      const auto program = start(variables, command);
+      expect_success(*program);
+      expect_losses_of_one_process(name);
+    }
   }
 }
 
 TEST_F(Managed, BySlurm) {
   for (const int tasks : {2, 4}) {
-    const std::string name = fmt::format("slurm{}", tasks), job = std::to_string(getpid() % 10'000);
+    const std::string name = fmt::format("slurm{}", tasks);
     std::vector<std::unique_ptr<BackgroundProgram>> programs;
     for (int task = tasks - 1; task >= 0; --task)
       programs.push_back(start({{"SLURM_PROCID", std::to_string(task)},
                                 {"SLURM_LOCALID", std::to_string(task)},
                                 {"SLURM_NODEID", "0"},
-                                {"SLURM_STEP_ID", "0"},
+                                {"SLURM_STEP_ID", std::to_string(tasks)},
                                 {"SLURM_STEP_NUM_TASKS", std::to_string(tasks)},
                                 {"SLURM_STEP_TASKS_PER_NODE", std::to_string(tasks)},
                                 {"SLURM_STEP_NODELIST", "localhost"},
-                                {"SLURM_JOB_ID", job},
-                                {"ATHANOR_SECRET", secret}},
+                                {"SLURM_JOB_ID", std::to_string(getpid())}},
                                train_four(name, 5)));
     for (const auto& program : programs) expect_success(*program);
     expect_losses_of_one_process(name);
@@ -248,7 +251,26 @@ class TwoHosts : public Managed {
   }
   void cut() const { EXPECT_TRUE(run("ip -n {0}b link set {0} down", link_)); }
 
-  std::unique_ptr<BackgroundProgram> start_on(char host, std::vector<std::string> command) {
+  Variables of_pod(char host) const {
+    return {{"JOB_COMPLETION_INDEX", host == 'a' ? "0" : "1"},
+            {"ATHANOR_LOCAL_RANKS", "2"},
+            {"ATHANOR_STORE", "first:29123"},
+            {"ATHANOR_SECRET", secret}};
+  }
+  Variables of_slurm(char host) const {
+    const std::string node = host == 'a' ? "0" : "1";
+    return {{"SLURM_PROCID", node},
+            {"SLURM_LOCALID", "0"},
+            {"SLURM_NODEID", node},
+            {"SLURM_STEP_ID", "0"},
+            {"SLURM_STEP_NUM_TASKS", "2"},
+            {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+            {"SLURM_STEP_NODELIST", "first,second"},
+            {"SLURM_JOB_ID", "77"},
+            {"ATHANOR_SECRET", secret}};
+  }
+  std::unique_ptr<BackgroundProgram> start_on(char host, std::vector<std::string> command,
+                                              bool by_slurm = false) {
     std::vector<std::string> all = {"/usr/sbin/ip",
                                     "netns",
                                     "exec",
@@ -263,11 +285,7 @@ class TwoHosts : public Managed {
                                     fmt::format("mount --bind hosts.{} /etc/hosts && exec \"$@\"", host),
                                     "sh"};
     all.insert(all.end(), command.begin(), command.end());
-    return start({{"JOB_COMPLETION_INDEX", host == 'a' ? "0" : "1"},
-                  {"ATHANOR_LOCAL_RANKS", "2"},
-                  {"ATHANOR_STORE", "first:29123"},
-                  {"ATHANOR_SECRET", secret}},
-                 std::move(all));
+    return start(by_slurm ? of_slurm(host) : of_pod(host), std::move(all));
   }
   // A step's first loss is there; then `happens`, and both end within `seconds`.
   void expect_end(const std::vector<std::string>& settings, const std::function<void()>& happens,
@@ -305,10 +323,14 @@ class TwoHosts : public Managed {
 
 TEST_F(TwoHosts, TrainAsOneProcessDoes) {
   if (!made_) GTEST_SKIP() << "network namespaces cannot be made: that takes root and ip";
-  const auto b = start_on('b', train_four("a", 5)), a = start_on('a', train_four("a", 5));
-  expect_success(*a);
-  expect_success(*b);
-  expect_losses_of_one_process("a");
+  for (const bool by_slurm : {false, true}) {
+    const std::string name = by_slurm ? "slurm" : "pods";
+    const auto b = start_on('b', train_four(name, 5), by_slurm),
+               a = start_on('a', train_four(name, 5), by_slurm);
+    expect_success(*a);
+    expect_success(*b);
+    expect_losses_of_one_process(name);
+  }
 }
 
 TEST_F(TwoHosts, ARankThatIsKilledEndsBoth) {

@@ -89,7 +89,7 @@ std::map<std::string, std::map<int64_t, double>> elements_of(const std::vector<N
 template <class Work>
 void on_engines(EngineOptions options, int64_t samples, const Work& work) {
   const Mesh mesh = options.compile.layout.mesh;
-  const int64_t data_ranks = mesh.size(Axis::replica) * mesh.size(Axis::shard);
+  const int64_t data_ranks = mesh.data_ranks();
   options.micro_batch = samples / data_ranks;
   const auto run = [&](Communicator* communicator) {
     EngineOptions own = options;

@@ -94,7 +94,7 @@ EngineOptions tiny_engine(Precision precision, int64_t maximum_positions) {
 RankRun run_ranks(const RunPlan& plan) {
   const Mesh& mesh = plan.engine.compile.layout.mesh;
   const auto ranks = static_cast<int>(mesh.ranks());
-  const int64_t parts = mesh.size(Axis::replica) * mesh.size(Axis::shard);
+  const int64_t parts = mesh.data_ranks();
   ATHANOR_ASSERT(plan.samples % parts == 0, "{} samples for {} ranks", plan.samples, parts);
   ThreadNetwork network(ranks);
   std::vector<RankState> states(static_cast<size_t>(ranks));

@@ -15,6 +15,7 @@
 #include "athanor/cluster/job_place.h"
 #include "athanor/cluster/launch_report.h"
 #include "athanor/cluster/launcher.h"
+#include "athanor/cluster/local_meeting.h"
 #include "athanor/comm/rank_messages.h"
 #include "athanor/device/thread_team.h"
 
@@ -35,17 +36,50 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
-// Where the tasks of a job find each other.
-std::string store_of_tasks(const CommunicationOptions& options, const Environment& environment,
-                           const JobPlace& place) {
-  std::string store = options.store.empty() ? store_in_environment(environment, place) : options.store;
+// Where the ranks of a job find each other, and what this process does for the others as long as it lives.
+struct Meeting {
+  MeetingPlace place;
+  std::unique_ptr<StoreServer> server;
+  std::unique_ptr<LocalMeeting> local;
+};
+
+std::string given_store(const CommunicationOptions& options, const Environment& environment) {
+  return options.store.empty() ? environment(store_variable).value_or("") : options.store;
+}
+
+// A store of this host alone.
+Meeting meeting_of_one_host(const std::string& secret) {
+  Meeting meeting;
+  meeting.place.secret = secret.empty() ? hex_of(bytes_of(Secret::random().bytes())) : secret;
+  meeting.server = std::make_unique<StoreServer>(StoreServerOptions{.secret = Secret(meeting.place.secret)});
+  meeting.place.store = fmt::format("127.0.0.1:{}", meeting.server->port());
+  return meeting;
+}
+
+Meeting meeting_of_tasks(const CommunicationOptions& options, const Environment& environment,
+                         const JobPlace& place) {
+  const int64_t timeout_ns = nanoseconds(options.start_timeout_seconds);
+  std::string store = given_store(options, environment);
+  if (store.empty() && place.local_tasks == place.tasks) {
+    const std::string job = name_of_job(environment, place);
+    if (place.task != 0) return {ask_first_task(job, timeout_ns), nullptr, nullptr};
+    Meeting meeting = meeting_of_one_host(environment(secret_variable).value_or(""));
+    meeting.local = std::make_unique<LocalMeeting>(job, meeting.place);
+    return meeting;
+  }
+  if (store.empty()) store = store_of_slurm(environment, place);
   if (store.empty())
     throw_user_error(
         fmt::format("{} has started {} tasks, and nothing says where they find each other", place.manager,
                     place.tasks),
         "set comm.store, or ATHANOR_STORE: HOST:PORT, where HOST is the host of the first task and "
         "PORT is free there, or redis://HOST:PORT");
-  return store;
+  const Secret secret = secret_in_environment(environment);
+  const StoreAddress address = parse_store_address(store);
+  Meeting meeting{{store, secret.bytes()}, nullptr, nullptr};
+  if (place.task == 0 && !address.redis)
+    meeting.server = serve_store(address, secret, place.local_tasks == place.tasks, timeout_ns);
+  return meeting;
 }
 
 int ranks_of(const RunOptions& options) {
@@ -76,21 +110,10 @@ void start_ranks(const RunOptions& options) {
   launch_options.ranks = ranks_of(options);
   launch_options.local_ranks = ranks_of_task(place, launch_options.ranks);
   launch_options.first_rank = place.task * launch_options.local_ranks;
-  std::unique_ptr<StoreServer> server;
-  std::string store, secret;
-  if (place.kind == JobPlace::Kind::alone) {
-    secret = hex_of(bytes_of(Secret::random().bytes()));
-    server = std::make_unique<StoreServer>(StoreServerOptions{.secret = Secret(secret)});
-    store = fmt::format("127.0.0.1:{}", server->port());
-  } else {
-    secret = secret_in_environment(environment).bytes();
-    store = store_of_tasks(options.communication, environment, place);
-    const StoreAddress address = parse_store_address(store);
-    if (place.task == 0 && !address.redis)
-      server = serve_store(address, Secret(secret), place.local_tasks == place.tasks,
-                           nanoseconds(options.communication.start_timeout_seconds));
-  }
-  launch_options.variables = {{store_variable, store}, {secret_variable, secret}};
+  const Meeting meeting = place.kind == JobPlace::Kind::alone
+                              ? meeting_of_one_host("")
+                              : meeting_of_tasks(options.communication, environment, place);
+  launch_options.variables = {{store_variable, meeting.place.store}, {secret_variable, meeting.place.secret}};
   launch(launch_options);
 }
 
@@ -101,21 +124,24 @@ JobRank join_ranks(RunOptions& options, const std::function<void()>& settle) {
     settle();
     return {};
   }
-  const bool launched = place.kind == JobPlace::Kind::launched;
+  Meeting meeting;
+  if (place.kind == JobPlace::Kind::launched)
+    meeting.place = {environment(store_variable).value_or(""), secret_in_environment(environment).bytes()};
+  else
+    meeting = meeting_of_tasks(options.communication, environment, place);
   JobRank job = join_job({.mesh = options.mesh(),
                           .rank = place.task,
                           .local_rank = place.local_task,
                           .local_ranks = std::max(1, place.local_tasks),
-                          .store = launched ? environment(store_variable).value_or("")
-                                            : store_of_tasks(options.communication, environment, place),
-                          .keeps_store = !launched && place.task == 0,
+                          .store = meeting.place.store,
                           .store_password = environment(password_variable).value_or(""),
-                          .secret = secret_in_environment(environment),
+                          .secret = Secret(meeting.place.secret),
                           .listen = options.communication.listen,
                           .start_timeout_ns = nanoseconds(options.communication.start_timeout_seconds),
                           .collective_timeout_ns = nanoseconds(options.communication.timeout_seconds),
                           .patience_ns = nanoseconds(options.communication.patience_seconds),
                           .algorithm = options.communication.algorithm});
+  job.server = std::move(meeting.server);
   RankMessages messages(job.communicator.get());
   messages.abort_with_error([&] {
     if (messages.is_first()) settle();

@@ -170,8 +170,7 @@ std::string first_slurm_host(const std::string& list) {
   return host + list.substr(bracket + 1, rest == std::string::npos ? rest : rest - bracket - 1);
 }
 
-std::string store_in_environment(const Environment& environment, const JobPlace& place) {
-  if (const auto store = environment(store_variable); store && !store->empty()) return *store;
+std::string store_of_slurm(const Environment& environment, const JobPlace& place) {
   if (place.manager != slurm) return {};
   const auto nodes = environment("SLURM_STEP_NODELIST");
   const auto job = environment("SLURM_JOB_ID");

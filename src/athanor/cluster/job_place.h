@@ -46,8 +46,7 @@ int ranks_of_task(const JobPlace& place, int ranks);
 
 // The first host of a Slurm list: "gpu[003-007,9],login" is gpu003. Empty if it is none.
 std::string first_slurm_host(const std::string& list);
-// Where the tasks' store is, if the environment says: ATHANOR_STORE, or on the first host of a Slurm step
-// whose tasks they are.
-std::string store_in_environment(const Environment& environment, const JobPlace& place);
+// Where the tasks' store is, if they are those of a Slurm step: on its first host. Empty otherwise.
+std::string store_of_slurm(const Environment& environment, const JobPlace& place);
 
 }  // namespace athanor

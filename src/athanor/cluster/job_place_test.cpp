@@ -109,12 +109,11 @@ TEST(JobPlace, FindsTheStoreOfASlurmStep) {
   const Environment step = of({{"SLURM_STEP_NODELIST", "a[1-2]"}, {"SLURM_JOB_ID", "12345"}});
   JobPlace place;
   place.manager = "Slurm";
-  EXPECT_EQ(store_in_environment(step, place), "a1:22345");
-  EXPECT_EQ(store_in_environment(of({{"ATHANOR_STORE", "h:1"}, {"SLURM_STEP_NODELIST", "a"}}), place), "h:1");
-  EXPECT_EQ(store_in_environment(of({}), place), "");
+  EXPECT_EQ(store_of_slurm(step, place), "a1:22345");
+  EXPECT_EQ(store_of_slurm(of({}), place), "");
   // That step may be the daemons of another launcher; the processes on the first host know nothing of it.
   place.manager = "mpirun";
-  EXPECT_EQ(store_in_environment(step, place), "");
+  EXPECT_EQ(store_of_slurm(step, place), "");
 }
 
 }  // namespace

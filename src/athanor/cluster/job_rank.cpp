@@ -125,8 +125,6 @@ JobRank join_job(const JobOptions& options) {
               .communicator = nullptr};
   if (ranks == 1) return job;
   const StoreAddress address = parse_store_address(options.store);
-  if (options.keeps_store && !address.redis)
-    job.server = serve_store(address, options.secret, options.local_ranks == ranks, options.start_timeout_ns);
   job.store = connect_store({.address = address,
                              .secret = options.secret,
                              .rank = options.rank,

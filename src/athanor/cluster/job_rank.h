@@ -19,7 +19,6 @@ struct JobOptions {
   int rank = 0;
   int local_rank = 0, local_ranks = 1;  // on this host
   std::string store;                    // see parse_store_address
-  bool keeps_store = false;             // this process brings the store along
   std::string store_password;           // of Redis
   Secret secret;
   uint64_t generation = 1;  // of the membership
@@ -33,7 +32,7 @@ struct JobOptions {
 struct JobRank {
   int rank = 0, ranks = 1, local_rank = 0, local_ranks = 1;
   // In the order in which they need each other, the last one first.
-  std::unique_ptr<StoreServer> server;
+  std::unique_ptr<StoreServer> server;  // where this process keeps the store: to be put in
   std::unique_ptr<Store> store;
   std::unique_ptr<AddressBook> addresses;
   std::unique_ptr<Communicator> communicator;

@@ -50,7 +50,7 @@ class Compiler {
     ProgramSet set;
     policy_ = policy_of(options_, backend_, set.notes);
     PersistentNeeds needs = needs_of(requests_);
-    needs.cache.rows *= data_ranks();
+    needs.cache.rows *= layout_.mesh().data_ranks();
     distribution_ = distribution_of(layout_, options_, needs);
     set.mesh = layout_.mesh();
     set.cut_buckets = distribution_.cut;
@@ -102,11 +102,6 @@ class Compiler {
     return layout;
   }
 
-  // Ranks with samples of their own.
-  int64_t data_ranks() const {
-    return int64_t{layout_.mesh().size(Axis::replica)} * layout_.mesh().size(Axis::shard);
-  }
-
   static Segment checked(Segment segment) {
     verify(segment.graph);
     return segment;
@@ -138,8 +133,8 @@ class Compiler {
                                  : cached ? ModelPurpose::generate
                                           : ModelPurpose::score;
     CacheShape cache = request.cache;
-    cache.rows *= data_ranks();
-    Model model = build_model(config_, {purpose, samples * data_ranks(), sequence, cache,
+    cache.rows *= layout_.mesh().data_ranks();
+    Model model = build_model(config_, {purpose, samples * layout_.mesh().data_ranks(), sequence, cache,
                                         cached ? 0 : sequence_granule(layout_.options) - 1});
     const int64_t tokens = sequence / layout_.mesh().size(Axis::context);
     TemplateSet result;

@@ -87,6 +87,10 @@ int64_t Mesh::ranks() const {
   return ranks;
 }
 
+int64_t Mesh::data_ranks() const {
+  return int64_t{size(Axis::replica)} * size(Axis::shard);
+}
+
 Coordinates coordinates_of(const Mesh& mesh, int32_t rank) {
   ATHANOR_ASSERT(rank >= 0 && rank < mesh.ranks(), "rank {} of {}", rank, mesh.ranks());
   Coordinates coordinates{};

@@ -26,6 +26,8 @@ struct Mesh {
   int32_t size(Axis axis) const { return sizes[static_cast<size_t>(axis)]; }
   // Of pipeline x replica x shard x context x tensor.
   int64_t ranks() const;
+  // Those that have samples of their own: replica x shard.
+  int64_t data_ranks() const;
   friend bool operator==(const Mesh&, const Mesh&) = default;
 };
 

@@ -154,9 +154,7 @@ struct RunOptions {
 
   const Mesh& mesh() const { return compile.layout.mesh; }
   // A micro-batch of every rank that has samples of its own.
-  int64_t samples_at_once() const {
-    return micro_batch * mesh().size(Axis::replica) * mesh().size(Axis::shard);
-  }
+  int64_t samples_at_once() const { return micro_batch * mesh().data_ranks(); }
   std::string run_folder() const { return folder.empty() ? name : folder + "/" + name; }
 };
 

@@ -51,7 +51,7 @@ BatchPart batch_part(const ModelConfig& model, const LayoutOptions& options, int
   }
   const Layout layout = layout_of(model, options);
   const Mesh& mesh = layout.mesh();
-  const int64_t samples = micro_batch * mesh.size(Axis::replica) * mesh.size(Axis::shard);
+  const int64_t samples = micro_batch * mesh.data_ranks();
   const Shape batch{samples, padded_sequence(options, sequence_length)};
   const auto owned = owned_ranges(batch, layout.batch, mesh, coordinates_of(mesh, rank));
   ATHANOR_ASSERT(owned[0].size() == 1 && owned[0][0].size() == micro_batch, "{} samples", samples);

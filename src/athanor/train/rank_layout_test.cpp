@@ -87,7 +87,7 @@ TEST(RankBatches, TogetherAreTheBatchOfOneRank) {
     for (const auto& options :
          {layout(2, 1, 1, 1), layout(1, 4, 1, 1), layout(2, 2, 1, 2), layout(1, 1, 2, 1), layout(1, 1, 3, 1),
           layout(2, 3, 2, 1), layout(1, 2, 2, 3, true), layout(1, 1, 1, 4, true)}) {
-      const int64_t data_ranks = options.mesh.size(Axis::replica) * options.mesh.size(Axis::shard);
+      const int64_t data_ranks = options.mesh.data_ranks();
       Tokens found;
       size_t elements = 0;
       for (int32_t rank = 0; rank < options.mesh.ranks(); ++rank) {
@@ -138,7 +138,7 @@ TEST(RankBatches, P59_ALayoutMayChangeBetweenSteps) {
     std::multiset<int64_t> seen;
     int64_t consumed = 0;
     for (const LayoutOptions& options : {layout(2, 2, 1, 1), second}) {
-      const int64_t data_ranks = options.mesh.size(Axis::replica) * options.mesh.size(Axis::shard);
+      const int64_t data_ranks = options.mesh.data_ranks();
       const int64_t begin = consumed, context = options.mesh.size(Axis::context);
       for (int32_t rank = 0; rank < options.mesh.ranks(); ++rank) {
         Loader loader = loader_of(options, rank, 20 / data_ranks, 4, 20, begin);

@@ -84,7 +84,7 @@ int64_t batch_size(const BatchSizeOptions& options, int64_t micro_batch, int64_t
 }
 
 void validate_batch(const BatchSizeOptions& options, int64_t rank_micro_batch, const Mesh& mesh) {
-  const int64_t micro_batch = rank_micro_batch * mesh.size(Axis::replica) * mesh.size(Axis::shard);
+  const int64_t micro_batch = rank_micro_batch * mesh.data_ranks();
   std::string unit = fmt::format("train.micro_batch {}", rank_micro_batch);
   if (micro_batch != rank_micro_batch) {
     unit = fmt::format("{} samples: mesh.replica {} x mesh.shard {} x {}", micro_batch,
