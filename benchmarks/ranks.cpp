@@ -158,6 +158,7 @@ int bench(const Arguments& arguments) {
     nlohmann::ordered_json row;
     row["layout"] = layout;
     row["speed"] = median(speeds);
+    row["speeds"] = speeds;
     row["one_rank_seconds"] = median(one_times);
     row["two_ranks_seconds"] = median(two_times);
     row["rank_resident_bytes"] = two.proportional_bytes;
