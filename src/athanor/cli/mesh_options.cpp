@@ -8,6 +8,7 @@ namespace athanor {
 namespace {
 
 constexpr int64_t most_ranks = 1 << 20;
+constexpr int64_t longest_ring = 1 << 14;  // a block has operations for each of its ranks
 
 void add_axis_rows(OptionTable& table, Mesh& mesh) {
   const auto axis = [&](Axis which, const char* doc) -> OptionRow& {
@@ -131,6 +132,11 @@ void validate_mesh(const RunOptions& options) {
   if (ranks > static_cast<double>(most_ranks)) {
     throw_user_error(fmt::format("the mesh has {:.0f} ranks and may have {}", ranks, most_ranks),
                      "lower mesh.replica, mesh.shard, mesh.context or mesh.tensor");
+  }
+  if (layout.context_form == ContextForm::ring && mesh.size(Axis::context) > longest_ring) {
+    throw_user_error(fmt::format("mesh.context is {}, and a ring may have {} ranks", mesh.size(Axis::context),
+                                 longest_ring),
+                     "lower it, or set mesh.context_form=all_to_all");
   }
   if (!options.communication.store.empty()) parse_store_address(options.communication.store);
   validate_batch(options.batch, options.micro_batch, mesh);

@@ -139,6 +139,7 @@ TEST(RunOptions, ContradictionsAreRefusedByName) {
        "mesh.replica 1 x mesh.shard 3 x train.micro_batch 8 (0 x 24 + 16)"},
       {{"mesh.pipeline=2"}, "mesh.pipeline is 2: pipelines are not there yet"},
       {{"mesh.shard=1M", "mesh.tensor=2"}, "the mesh has 2000000 ranks"},
+      {{"mesh.context=16385"}, "mesh.context is 16385, and a ring may have 16384 ranks"},
       {{"mesh.zero=4"}, "mesh.zero"},
       {{"mesh.tensor=8", "model.norm_epsilon=0", "model.query_key_norm=true"}, "model.norm_epsilon"},
       {{"train.batch_ramp_from=8", "train.batch=16"}, "train.batch_ramp_samples"},

@@ -149,10 +149,11 @@ JobPlace recognise_place(const Environment& environment, int ranks) {
 int ranks_of_task(const JobPlace& place, int ranks) {
   if (ranks % place.tasks != 0)
     throw_user_error(
-        fmt::format("{} has started {} tasks, and the mesh has {} ranks: {} x {} is {}", place.manager,
-                    place.tasks, ranks, place.tasks, ranks / place.tasks,
-                    place.tasks * (ranks / place.tasks)),
-        "start as many tasks as ranks, or one for each host with the same number of ranks on each");
+        fmt::format("{} has started {} tasks, and they cannot divide the job's {} rank{} evenly",
+                    place.manager, place.tasks, ranks, ranks == 1 ? "" : "s"),
+        fmt::format("give the job as many ranks as tasks, or a multiple (mesh.*, --ranks {}), or start "
+                    "another number of tasks",
+                    place.tasks));
   return ranks / place.tasks;
 }
 

@@ -31,7 +31,8 @@ class RowCopier {
     for (int64_t place = std::max(range.begin, length_); place < range.end; ++place) {
       part_.token_ids.push_back(0);
       part_.labels.push_back(ignored_label);
-      part_.positions.push_back(static_cast<int32_t>(place - length_));
+      // Not counted on: a sequence may be filled up by more places than the model has positions.
+      part_.positions.push_back(0);
       part_.documents.push_back(filler_document_);
     }
     for (int64_t place = range.begin; place < range.end; ++place)

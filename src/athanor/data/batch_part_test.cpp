@@ -63,6 +63,13 @@ TEST(BatchPart, FillsUpWithADocumentOfItsOwn) {
   EXPECT_THAT(part.indices, ElementsAre(2, 3, 2, 3));
 }
 
+// A short sequence on many ranks: what fills it up is longer than itself, and so than a table of positions.
+TEST(BatchPart, FillsUpWithAPositionThatEveryModelHas) {
+  const Batch part = part_of(1, {.samples = 2, .rows = {1, 2}, .places = {{2, 8}}});
+  EXPECT_THAT(part.positions, ElementsAre(1, 0, 0, 0, 0, 0));
+  EXPECT_THAT(part.indices, ElementsAre(2, 3, 4, 5, 6, 7));
+}
+
 TEST(BatchPart, FillsUpRowsThatAreFilledUpAlready) {
   const Batch part = part_of(largest, {.samples = 2, .rows = {1, 2}, .places = {{2, 4}}});
   EXPECT_THAT(part.documents, ElementsAre(largest, largest));
