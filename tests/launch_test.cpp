@@ -93,6 +93,16 @@ TEST_F(Launch, TermSavesOnceAndAllRanksEnd) {
   EXPECT_TRUE(std::filesystem::exists(folder_.path("runs/a/checkpoints/latest")));
 }
 
+// Ranks that do not train yet have nothing to save, and go on.
+TEST_F(Launch, ASaveMayBeAskedForBeforeThereIsAnything) {
+  BackgroundProgram program(train("a", {"--ranks", "2", "--set", "train.steps=2"}), folder_.path());
+  ASSERT_TRUE(program.wait_until([&] { return children(program.process()).size() == 2; }));
+  program.send(SIGUSR1);
+  const ProgramResult result = program.wait(60);
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(losses("a").size(), 2U);
+}
+
 // The others give up because of it, and may be the first to be gone.
 TEST_F(Launch, TheRankThatFailedByItselfIsBlamed) {
   for (int round = 0; round < 5; ++round) {

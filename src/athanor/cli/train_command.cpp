@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <csignal>
 #include <cstdio>
 #include <memory>
 
@@ -83,6 +84,8 @@ std::vector<std::string> check_resume(RunConfiguration& run, const std::string& 
 }  // namespace
 
 void train_command(const TrainArguments& arguments) {
+  // Asks for a save. Until the loop listens there is nothing to save; ranks inherit it.
+  std::signal(SIGUSR1, SIG_IGN);
   FileEnvironment& files = system_files();
   RunConfiguration run;
   if (arguments.resume) {

@@ -192,8 +192,9 @@ class Launch {
         rest();
         continue;
       }
-      if (number != SIGCHLD) kill_all(number);
-      interrupts_ += number == SIGINT ? 1 : 0;
+      if (number == SIGCHLD) continue;
+      kill_all(number);
+      if (number != SIGUSR1) asked_to_end_.push_back(number);
     }
     for (size_t i = 0; i < ranks_.size(); ++i) {
       RankProcess& rank = ranks_[i];
@@ -286,6 +287,17 @@ class Launch {
     return std::string(begin == std::string_view::npos ? text : text.substr(begin == 0 ? 0 : begin + 1));
   }
 
+  // As whoever sent it wanted: nothing has failed. Ranks die of a signal before they train, and of a second
+  // SIGINT.
+  static void end_by(int signal) {
+    std::signal(signal, SIG_DFL);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signal);
+    raise(signal);
+    sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  }
+
   [[noreturn]] void give_report(const RankProcess& rank) const {
     const LaunchReport report = read_report(rank.said);
     const std::string name =
@@ -297,14 +309,8 @@ class Launch {
       hint += fmt::format("{}its output is in {}", hint.empty() ? "" : "\n", log_path(rank));
     if (WIFSIGNALED(rank.status)) {
       const int signal = WTERMSIG(rank.status);
-      if (signal == SIGINT && interrupts_ > 1) {  // as the user wanted
-        std::signal(SIGINT, SIG_DFL);
-        sigset_t set;
-        sigemptyset(&set);
-        sigaddset(&set, SIGINT);
-        raise(SIGINT);
-        sigprocmask(SIG_UNBLOCK, &set, nullptr);
-      }
+      if (std::find(asked_to_end_.begin(), asked_to_end_.end(), signal) != asked_to_end_.end())
+        end_by(signal);
       if (signal == SIGKILL)
         hint = "killed from outside: by a person, a scheduler, or for lack of memory (see dmesg)" +
                (hint.empty() ? "" : "\n" + hint);
@@ -327,7 +333,7 @@ class Launch {
   std::string folder_;
   int blamed_ = -1;  // local rank
   int64_t deadline_ns_ = 0;
-  int interrupts_ = 0;
+  std::vector<int> asked_to_end_;  // the signals
 };
 
 }  // namespace

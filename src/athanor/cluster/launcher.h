@@ -28,8 +28,8 @@ struct LaunchOptions {
 
 // Returns when all ranks have ended well. Throws Error with the report when one failed: of the kind that its
 // exit code stands for (2 user, 3 stop_job, 5 retry_step; 4 and signals restart_worker), std::runtime_error
-// for any other code. Where the user has asked twice with SIGINT and a rank died of it, this process does
-// too.
+// for any other code. Where a rank died of a signal that was passed on (it does not train yet, or it was the
+// second SIGINT), this process does too.
 void launch(const LaunchOptions& options);
 
 }  // namespace athanor

@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -63,22 +64,21 @@ class StoreServer::Implementation {
 
   ~Implementation() {
     const int64_t deadline = monotonic_ns() + options_.farewell_ns;
-    // After an error of its owner only for those who wait for an answer, which may be who is missing: clients
-    // behind a link that was cut never leave.
-    const std::atomic<int64_t>& who = std::uncaught_exceptions() > 0 ? unanswered_ : clients_here_;
-    while (who > 0 && monotonic_ns() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    std::mutex mutex;
-    std::condition_variable done;
-    bool ended = false;
-    loop_.post([&] {
+    // After an error of its owner only for those who get an answer by then, which may be who is missing:
+    // clients behind a link that was cut never leave, and those who have longer to wait would get none.
+    const bool failed = std::uncaught_exceptions() > 0;
+    const auto is_needed = [&] {
+      if (!failed) return clients_here_ > 0;
+      bool due = false;
+      in_loop([&] { due = table_.is_due_by(deadline); });
+      return due;
+    };
+    while (is_needed() && monotonic_ns() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    in_loop([this] {
       doorkeeper_->close();
       while (!clients_.empty()) close(clients_.begin()->first);
-      const std::lock_guard lock(mutex);
-      ended = true;
-      done.notify_all();
     });
-    std::unique_lock lock(mutex);
-    done.wait(lock, [&] { return ended; });
   }
 
   uint16_t port() const { return port_; }
@@ -90,10 +90,24 @@ class StoreServer::Implementation {
     std::string input;
     std::deque<StorePiece> output;
     size_t written = 0;  // of the first piece
-    int64_t unanswered = 0;
     uint32_t events = EPOLLIN;
     bool broken = false;
   };
+
+  // Returns when it has been done there.
+  void in_loop(const std::function<void()>& work) {
+    std::mutex mutex;
+    std::condition_variable done;
+    bool ended = false;
+    loop_.post([&] {
+      work();
+      const std::lock_guard lock(mutex);
+      ended = true;
+      done.notify_all();
+    });
+    std::unique_lock lock(mutex);
+    done.wait(lock, [&] { return ended; });
+  }
 
   void admit(Descriptor socket) {
     const StoreClientId id = next_client_++;
@@ -109,7 +123,6 @@ class StoreServer::Implementation {
     const auto found = clients_.find(id);
     if (found == clients_.end()) return;
     loop_.forget(found->second.socket.number());
-    unanswered_ -= found->second.unanswered;
     clients_.erase(found);
     --clients_here_;
     table_.forget(id);
@@ -168,8 +181,6 @@ class StoreServer::Implementation {
         break;
       }
       ++requests_;
-      ++client.unanswered;
-      ++unanswered_;
       if (options_.delay_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(options_.delay_ns));
       table_.handle(id, std::move(*request), monotonic_ns());
     }
@@ -186,9 +197,7 @@ class StoreServer::Implementation {
         encode_reply_header({reply.status, reply.number, static_cast<uint32_t>(reply.pieces.size())})));
     client.output.insert(client.output.end(), reply.pieces.begin(), reply.pieces.end());
     ++replies_;
-    --client.unanswered;
     write(client);
-    --unanswered_;
     if (client.broken)
       loop_.post([this, id] { close(id); });
     else
@@ -232,7 +241,7 @@ class StoreServer::Implementation {
   std::unordered_map<StoreClientId, Client> clients_;
   StoreClientId next_client_ = 0;
   std::array<char, read_bytes> buffer_{};
-  std::atomic<int64_t> unanswered_{0}, clients_here_{0}, admitted_{0}, requests_{0}, replies_{0};
+  std::atomic<int64_t> clients_here_{0}, admitted_{0}, requests_{0}, replies_{0};
   uint16_t port_ = 0;
   std::shared_ptr<Doorkeeper> doorkeeper_;  // from the loop's first moments on
   EventLoop loop_;                          // the last member: it ends before what its callbacks use

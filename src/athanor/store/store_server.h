@@ -29,7 +29,8 @@ class StoreServer {
  public:
   // Throws a user error if it cannot listen.
   explicit StoreServer(StoreServerOptions options);
-  ~StoreServer();  // waits for the clients to leave; where an error unwinds it, for those with open requests
+  // Waits for the clients to leave; where an error unwinds it, for those with requests that end in this time.
+  ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 

@@ -228,6 +228,19 @@ void StoreTable::forget(StoreClientId client) {
   }
 }
 
+bool StoreTable::is_due_by(int64_t time_ns) const {
+  const auto is_due = [&](const auto& wait) { return wait.deadline_ns <= time_ns; };
+  return std::any_of(waits_.begin(), waits_.end(),
+                     [&](const auto& waiting) {
+                       return std::any_of(waiting.second.begin(), waiting.second.end(), is_due);
+                     }) ||
+         std::any_of(assemblies_.begin(), assemblies_.end(), [&](const auto& assembly) {
+           const auto& visits = assembly.second.visits;
+           return std::any_of(visits.begin(), visits.end(),
+                              [&](const auto& visit) { return is_due(visit.second); });
+         });
+}
+
 void StoreTable::expire(int64_t now_ns) {
   std::vector<Wait> over;
   for (auto waiting = waits_.begin(); waiting != waits_.end();) {

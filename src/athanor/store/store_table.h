@@ -35,8 +35,9 @@ class StoreTable {
   explicit StoreTable(Answer answer) : answer_(std::move(answer)) {}
 
   void handle(StoreClientId client, StoreRequest request, int64_t now_ns);
-  void forget(StoreClientId client);  // it has gone
-  void expire(int64_t now_ns);        // answers those whose time is over
+  void forget(StoreClientId client);      // it has gone
+  void expire(int64_t now_ns);            // answers those whose time is over
+  bool is_due_by(int64_t time_ns) const;  // some client gets its answer by then, if only that time is over
 
  private:
   struct Wait {

@@ -290,6 +290,31 @@ TEST(Store, P90_TimeOutsOfTheStoreCountFromTheBeginningAndNameIt) {
   }
 }
 
+// Its owner has failed. Whoever is about to learn who is missing does; who has time left keeps nobody.
+TEST(Store, AServerOfAFailedOwnerStaysForAnswersThatAreDueOnly) {
+  Gathered due;
+  std::thread soon, late;
+  const int64_t begin = monotonic_ns();
+  try {
+    const StoreServer server({.secret = Secret("test"), .farewell_ns = 20'000'000'000});
+    StoreOptions patient = client_of(server.port(), 1);
+    patient.connect_timeout_ns = 100'000'000;  // it looks for another store no longer
+    soon = std::thread([&due, store = connect_store(client_of(server.port(), 0))] {
+      due = store->gather({"ranks", 3, 0, {"first"}, {{0, 1, 3}}}, 1'000'000'000);
+    });
+    late = std::thread([store = connect_store(patient)] {
+      EXPECT_THROW(store->gather({"ranks", 3, 1, {"second"}, {{0, 1, 3}}}, 60'000'000'000), Error);
+    });
+    while (server.counts().requests < 2 && monotonic_ns() - begin < 10'000'000'000) std::this_thread::yield();
+    throw_user_error("the owner fails");
+  } catch (const Error&) {
+    EXPECT_LT(monotonic_ns() - begin, 10'000'000'000);
+  }
+  soon.join();
+  late.join();
+  EXPECT_EQ(due.missing, (std::vector<uint32_t>{2}));
+}
+
 TEST(Store, AServerThatFallsSilentIsNotWaitedForLongerThanSaid) {
   auto server = std::make_unique<StoreServer>(
       StoreServerOptions{.secret = Secret("test"), .farewell_ns = 0, .delay_ns = 1'500'000'000});
