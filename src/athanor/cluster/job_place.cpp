@@ -60,6 +60,16 @@ bool pmi_is_of_slurm(const Environment& environment) {
          environment("PMI_SIZE") == environment("SLURM_STEP_NUM_TASKS");
 }
 
+// Where the manager does not count them.
+int tasks_of(const Environment& environment, int ranks) {
+  const int of_task = std::max(1, number_in(environment, local_ranks_variable).value_or(1));
+  if (ranks % of_task != 0)
+    throw_user_error(fmt::format("{} is {}, and the job's {} rank{} cannot be divided into tasks of {}",
+                                 local_ranks_variable, of_task, ranks, ranks == 1 ? "" : "s", of_task),
+                     "give the job a multiple of it as ranks (mesh.*, --ranks), or change it");
+  return ranks / of_task;
+}
+
 // "8(x3),4" is 8, 8, 8, 4: the entry of the node.
 std::optional<int> slurm_tasks_on(const std::string& list, int node) {
   size_t at = 0;
@@ -117,9 +127,8 @@ JobPlace recognise_place(const Environment& environment, int ranks) {
       place.manager = manager.name;
       place.task = *task;
       // Ranks in each task are the user's choice where tasks are not counted.
-      place.tasks = manager.tasks != nullptr
-                        ? required(environment, manager.tasks, manager.task)
-                        : ranks / std::max(1, number_in(environment, local_ranks_variable).value_or(1));
+      place.tasks = manager.tasks != nullptr ? required(environment, manager.tasks, manager.task)
+                                             : tasks_of(environment, ranks);
       if (manager.local_task != nullptr)
         place.local_task = number_in(environment, manager.local_task).value_or(0);
       place.local_tasks =

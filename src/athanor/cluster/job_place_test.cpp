@@ -94,6 +94,7 @@ TEST(JobPlace, RefusesWhatMakesNoSense) {
            {{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
            {{"OMPI_COMM_WORLD_RANK", "1"}},
            {{"JOB_COMPLETION_INDEX", "-1"}},
+           {{"JOB_COMPLETION_INDEX", "0"}, {"ATHANOR_LOCAL_RANKS", "3"}},
            {{"ATHANOR_RANK", "0"},
             {"ATHANOR_RANKS", "3"},
             {"ATHANOR_LOCAL_RANK", "0"},
