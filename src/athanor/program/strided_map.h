@@ -109,24 +109,41 @@ class StridedMap {
       return range.stride == stride && range.rows == rows &&
              std::max(own_last, column + range.width) - std::min(own_first, column) <= stride;
     }
-    void own(const StridedRange& range) {
-      const int64_t column = range.begin - origin;
-      own_first = std::min(own_first, column);
-      own_last = std::max(own_last, column + range.width);
-      const bool before = own_first < first;
-      first = std::min(first, own_first);
-      last = std::max(last, own_last);
-      if (last - first > stride) (before ? last = first + stride : first = last - stride);
-      columns.erase({std::numeric_limits<int64_t>::min(), first});
-      columns.erase({last, std::numeric_limits<int64_t>::max()});
-    }
-    void forget_found() {
-      first = own_first;
-      last = own_last;
-      columns.erase({std::numeric_limits<int64_t>::min(), first});
-      columns.erase({last, std::numeric_limits<int64_t>::max()});
-    }
   };
+
+  void take_up(Block& block, const StridedRange& range) {
+    const int64_t column = range.begin - block.origin;
+    block.own_first = std::min(block.own_first, column);
+    block.own_last = std::max(block.own_last, column + range.width);
+    const bool before = block.own_first < block.first;
+    block.first = std::min(block.first, block.own_first);
+    block.last = std::max(block.last, block.own_last);
+    if (block.last - block.first <= block.stride) return;
+    if (before)
+      shrink(block, block.first, block.first + block.stride);
+    else
+      shrink(block, block.last - block.stride, block.last);
+  }
+
+  void forget_found(Block& block) { shrink(block, block.own_first, block.own_last); }
+
+  // Of the columns beside the new frame, what stands before the first row or behind the last one is no longer
+  // within the block, and keeps its label.
+  void shrink(Block& block, int64_t first, int64_t last) {
+    const auto give_back = [&](ByteRange columns, int64_t row) {
+      if (columns.begin >= columns.end) return;
+      block.columns.visit(columns, [&](ByteRange piece, const Label* label) {
+        const int64_t start = block.origin + row * block.stride;
+        if (label != nullptr) flat_.assign({piece.begin + start, piece.end + start}, *label);
+      });
+    };
+    give_back({block.first, first}, 0);
+    give_back({last, block.last}, block.rows - 1);
+    block.first = first;
+    block.last = last;
+    block.columns.erase({std::numeric_limits<int64_t>::min(), first});
+    block.columns.erase({last, std::numeric_limits<int64_t>::max()});
+  }
 
   static bool meet(ByteRange a, ByteRange b) { return a.begin < b.end && b.begin < a.end; }
 
@@ -151,9 +168,9 @@ class StridedMap {
       });
       if (others) continue;
       for (Block& other : blocks_) {
-        if (&other != &block && meet({other.begin(), other.end()}, whole)) other.forget_found();
+        if (&other != &block && meet({other.begin(), other.end()}, whole)) forget_found(other);
       }
-      block.own(range);
+      take_up(block, range);
       flat_.erase({block.begin(), block.end()});
       return &block;
     }
@@ -187,7 +204,7 @@ class StridedMap {
   void drop_blocks(ByteRange range) {
     std::erase_if(blocks_, [&](Block& block) {
       if (!meet({block.begin(), block.end()}, range)) return false;
-      block.forget_found();
+      forget_found(block);
       return meet(block.own_hull(), range);
     });
   }

@@ -123,6 +123,18 @@ TEST(StridedMap, IsExactForPartsOfOwners) {
 }
 
 // A product of query, key and value, then the queries turned in place: the others stay.
+// The gap behind the last row may reach into memory that others use.
+TEST(StridedMap, WhatLiesBehindTheLastRowKeepsItsLabel) {
+  StridedMap<int> map;
+  map.assign({0, 1000, 0, 1}, 1);
+  map.assign({32, 8, 40, 10}, 2);  // of a value with rows of 40 bytes that begins at 0 and ends at 400
+  map.assign({400, 100, 0, 1}, 1);
+  map.assign({24, 8, 40, 10}, 3);
+  EXPECT_TRUE(all_are(map, {400, 600, 0, 1}, 1));
+  EXPECT_TRUE(all_are(map, {24, 8, 40, 10}, 3));
+  EXPECT_TRUE(all_are(map, {32, 8, 40, 10}, 2));
+}
+
 TEST(StridedMap, PartsOfOnePieceKeepTheirLabel) {
   StridedMap<int> map;
   const int64_t rows = 1'000'000'000;
