@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "athanor/base/clock.h"
+#include "athanor/device/thread_team.h"
 
 namespace athanor {
 namespace {
@@ -172,6 +173,17 @@ TEST_F(Launch, NumbersThatDoNotFitAreRefused) {
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_NE(result.errors.find("is not a multiple of 3 samples"), std::string::npos) << result.errors;
   EXPECT_FALSE(std::filesystem::exists(folder_.path("runs")));
+}
+
+TEST_F(Launch, MoreRanksThanAMachineCanBearAreNotStarted) {
+  const std::string ranks = std::to_string(64 * available_cores());
+  for (const std::string command : {"generate", "evaluate"}) {
+    const ProgramResult result =
+        run_and_wait({ATHANOR_PROGRAM, command, "nothing", "--ranks", ranks}, folder_.path());
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.errors.find(ranks + " ranks on this machine, which has "), std::string::npos)
+        << result.errors;
+  }
 }
 
 }  // namespace
