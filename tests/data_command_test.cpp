@@ -169,5 +169,15 @@ TEST_F(DataCommand, BadInputIsRefused) {
   EXPECT_NE(result.output.find("checksum of block 0"), std::string::npos) << result.output;
 }
 
+// Address space for some of them. What is left may not do for the rest of the work, which is then refused.
+TEST_F(DataCommand, ThreadsThatTheSystemDoesNotGrantEndNoProcess) {
+  const ProgramResult result = run_and_wait(
+      {"/bin/bash", "-c", "ulimit -v 4000000; exec \"$0\" data build texts/a.txt -o out --threads 4096",
+       ATHANOR_PROGRAM},
+      folder_.path());
+  EXPECT_EQ(result.signal, 0) << result.errors;
+  EXPECT_TRUE(result.exit_code == 0 || result.errors.starts_with("athanor: ")) << result.errors;
+}
+
 }  // namespace
 }  // namespace athanor

@@ -1,6 +1,7 @@
 #include "athanor/data/text_encoder.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "athanor/base/error.h"
@@ -26,7 +27,16 @@ TextEncoder::TextEncoder(FileEnvironment& files, std::vector<InputFile> inputs,
   end_of_text_ = *tokenizer_->end_of_text();
   const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  for (int i = 0; i < threads; ++i) {
+    try {
+      threads_.emplace_back([this] { work(); });
+    } catch (const std::exception& error) {  // of memory or threads there are no more
+      if (threads_.empty())
+        throw_user_error(fmt::format("no thread can be started: {}", error.what()),
+                         "raise the limits on processes and memory (ulimit -u, ulimit -v)");
+      break;  // fewer do as well
+    }
+  }
 }
 
 TextEncoder::~TextEncoder() {

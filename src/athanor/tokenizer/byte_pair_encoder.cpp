@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <new>
 #include <queue>
 #include <span>
 #include <utility>
@@ -126,7 +127,10 @@ void BytePairEncoder::give_back(std::unique_ptr<Memory> memory) const {
   constexpr size_t kept_units = size_t{1} << 16;
   if (memory->units.capacity() > kept_units) *memory = Memory{};
   const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(memory));
+  try {
+    idle_.push_back(std::move(memory));
+  } catch (const std::bad_alloc&) {  // called by a destructor: what cannot be kept is freed
+  }
 }
 
 void BytePairEncoder::append_units(std::string_view word, Memory& memory) const {
