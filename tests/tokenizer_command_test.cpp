@@ -84,5 +84,14 @@ TEST_F(TokenizerCommand, RefusesWithAMessage) {
   EXPECT_FALSE(system_files().exists(folder_.path("kept")));
 }
 
+TEST(TokenizerMessages, ThatCannotBeWrittenEndNothing) {
+  const TemporaryFolder folder;
+  const ProgramResult result = run_and_wait(
+      {"/bin/bash", "-c", "exec \"$0\" tokenizer encode bytes --text ab 2>/dev/full", ATHANOR_PROGRAM},
+      folder.path());
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.output, "97 98\n");
+}
+
 }  // namespace
 }  // namespace athanor

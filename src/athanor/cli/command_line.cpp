@@ -114,6 +114,11 @@ class CommandLine {
         ->allow_extra_args(false);
   }
 
+  static void add_count(CLI::App* command, const char* flag, int64_t& value, const char* about, int64_t least,
+                        int64_t most) {
+    command->add_option(flag, value, about)->type_name("N")->check(CLI::Range(least, most));
+  }
+
   void add_train() {
     CLI::App* command = add_command("train", "Train a model, or go on with a run.");
     add_configuration(command, train_.configuration);
@@ -200,9 +205,7 @@ class CommandLine {
     CLI::App* command = add_command("generate", "Write text with a model.");
     GenerateArguments& a = generate_;
     add_inference(command, a.inference);
-    const auto count = [&](const char* flag, int64_t& value, const char* about, int64_t least, int64_t most) {
-      command->add_option(flag, value, about)->type_name("N")->check(CLI::Range(least, most));
-    };
+    const auto count = [command](auto&&... arguments) { add_count(command, arguments...); };
     constexpr int64_t many = int64_t{1} << 31;
     command
         ->add_option("-p,--prompt", a.prompts,
@@ -246,9 +249,7 @@ class CommandLine {
     CLI::App* command = add_command("evaluate", "Measure how well a model predicts texts.");
     EvaluateArguments& a = evaluate_;
     add_inference(command, a.inference);
-    const auto count = [&](const char* flag, int64_t& value, const char* about, int64_t least, int64_t most) {
-      command->add_option(flag, value, about)->type_name("N")->check(CLI::Range(least, most));
-    };
+    const auto count = [command](auto&&... arguments) { add_count(command, arguments...); };
     constexpr int64_t many = int64_t{1} << 50;
     command
         ->add_option("--data", a.data,

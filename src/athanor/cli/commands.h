@@ -97,6 +97,7 @@ struct ExportArguments {
   bool average = false;                // the averaged weights
 };
 void export_command(const ExportArguments& arguments);
+
 struct DataBuildArguments {
   std::vector<std::string> inputs;  // files, folders, patterns
   std::string output;               // PREFIX
@@ -142,5 +143,8 @@ void version_command();
 
 // Writes to standard output; throws Error (user) when that fails, so that a full disk is no success.
 void write_output(const std::string& text);
+
+// Writes to standard error. What cannot be written there is dropped: the work does not depend on it.
+void write_message(const std::string& text);
 
 }  // namespace athanor

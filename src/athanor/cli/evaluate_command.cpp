@@ -105,12 +105,12 @@ class Progress {
  public:
   bool operator()(int64_t done, int64_t total) {
     const int64_t percent = 100 * done / std::max<int64_t>(1, total);
-    if (isatty(STDERR_FILENO) == 1 && percent != shown_) fmt::print(stderr, "\r{} %", percent);
+    if (isatty(STDERR_FILENO) == 1 && percent != shown_) write_message(fmt::format("\r{} %", percent));
     shown_ = percent;
     return true;
   }
   void clear() const {
-    if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r     \r");
+    if (isatty(STDERR_FILENO) == 1) write_message("\r     \r");
   }
 
  private:

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "athanor/base/clock.h"
@@ -28,7 +27,15 @@ namespace {
 constexpr int64_t largest_input = int64_t{1} << 30;  // bytes of prompts
 
 std::string read_standard_input() {
-  std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  std::string text;
+  std::array<char, 64 << 10> piece;
+  while (std::cin.read(piece.data(), piece.size()) || std::cin.gcount() > 0) {
+    text.append(piece.data(), static_cast<size_t>(std::cin.gcount()));
+    if (static_cast<int64_t>(text.size()) > largest_input)
+      throw_user_error(
+          fmt::format("standard input is larger than the {} bytes that prompts may have", largest_input),
+          "divide the prompts among several calls");
+  }
   if (text.ends_with('\n')) text.pop_back();
   return text;
 }
@@ -320,10 +327,10 @@ void generate_texts(const GenerateArguments& arguments, const InferenceRanks& ra
   const auto engine = load_engine(inference, options);
   const GenerateReport report = generator.run(*engine, ranks);
   if (!messages.is_first()) return;
-  fmt::print(stderr, "{} tokens in {} ({}), after {} of prompt in {}\n", report.tokens,
-             format_seconds(report.seconds),
-             format_rate(report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0),
-             report.prompt_tokens, format_seconds(report.prompt_seconds));
+  write_message(fmt::format(
+      "{} tokens in {} ({}), after {} of prompt in {}\n", report.tokens, format_seconds(report.seconds),
+      format_rate(report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0),
+      report.prompt_tokens, format_seconds(report.prompt_seconds)));
 }
 
 }  // namespace

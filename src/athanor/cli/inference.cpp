@@ -73,7 +73,7 @@ Inference open_inference(const InferenceArguments& arguments) {
   Inference inference;
   inference.path = arguments.model.empty() ? latest_run(files, RunOptions().folder) : arguments.model;
   const ModelSource source = open_model_source(files, inference.path);
-  for (const std::string& note : source.notes) fmt::print(stderr, "note: {}\n", note);
+  for (const std::string& note : source.notes) write_message(fmt::format("note: {}\n", note));
   inference.model = source.model;
   inference.weights = source.weights;
   inference.tokenizer = tokenizer_for(files, arguments, source);
@@ -97,7 +97,7 @@ void require_tokenizer(const Inference& inference) {
 
 std::unique_ptr<Engine> load_engine(const Inference& inference, const EngineOptions& options) {
   auto engine = std::make_unique<Engine>(options);
-  for (const std::string& note : engine->programs().notes) fmt::print(stderr, "note: {}\n", note);
+  for (const std::string& note : engine->programs().notes) write_message(fmt::format("note: {}\n", note));
   engine->allocate();
   load_weights(*engine, *inference.weights, inference.averages);
   return engine;

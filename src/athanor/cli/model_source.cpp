@@ -21,11 +21,6 @@ namespace {
 
 constexpr const char* tokenizer_name = "tokenizer.json";
 
-bool is_folder(FileEnvironment& files, const std::string& path) {
-  const auto status = files.status(path);
-  return status && status->is_directory;
-}
-
 std::string tokenizer_in(FileEnvironment& files, const std::string& folder) {
   const std::string path = join_path(folder, tokenizer_name);
   return files.exists(path) ? path : std::string();

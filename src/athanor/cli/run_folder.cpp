@@ -11,11 +11,6 @@
 namespace athanor {
 namespace {
 
-bool is_folder(FileEnvironment& files, const std::string& path) {
-  const auto status = files.status(path);
-  return status && status->is_directory;
-}
-
 std::vector<std::string> runs_in(FileEnvironment& files, const std::string& folder) {
   std::vector<std::string> found;
   if (!is_folder(files, folder)) return found;
@@ -42,6 +37,11 @@ int64_t last_change(FileEnvironment& files, const std::string& folder) {
 }
 
 }  // namespace
+
+bool is_folder(FileEnvironment& files, const std::string& path) {
+  const auto status = files.status(path);
+  return status && status->is_directory;
+}
 
 std::string configuration_of(FileEnvironment& files, const std::string& folder) {
   constexpr int64_t largest = 1 << 20;  // bytes

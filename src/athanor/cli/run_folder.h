@@ -17,6 +17,7 @@ inline constexpr const char* configuration_file = "config.toml";
 // Its text. Throws Error (user) if it cannot be read.
 std::string configuration_of(FileEnvironment& files, const std::string& folder);
 
+bool is_folder(FileEnvironment& files, const std::string& path);
 bool holds_run(FileEnvironment& files, const std::string& folder);
 
 // Applies run.existing to a run that is started: gives it another name (number), sets `resume` (resume), or

@@ -11,10 +11,15 @@
 #include "athanor/observe/format.h"
 
 namespace athanor {
+
 void write_output(const std::string& text) {
   const bool written =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (!written) throw_user_error("cannot write to standard output", "is the disk full, or the reader gone?");
+}
+
+void write_message(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
 }
 
 int run_program(int argc, const char* const* argv) {
@@ -37,7 +42,7 @@ int run_program(int argc, const char* const* argv) {
   const Environment environment = process_environment();
   if (report_error(environment, text) && environment(rank_variable) == "0") return static_cast<int>(code);
   // Messages quote names and pieces of files, which may hold what a terminal obeys.
-  std::fprintf(stderr, "athanor: %s\n", printable_lines(text).c_str());
+  write_message("athanor: " + printable_lines(text) + "\n");
   return static_cast<int>(code);
 }
 

@@ -134,7 +134,7 @@ void tokenizer_encode_command(const TokenizerArguments& arguments) {
     encoder.finish(ids);
     flush(true);
   });
-  fmt::print(stderr, "{}\n", describe(counts));
+  write_message(describe(counts) + "\n");
 }
 
 void tokenizer_decode_command(const TokenizerArguments& arguments) {

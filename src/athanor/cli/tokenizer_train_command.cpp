@@ -146,9 +146,9 @@ void tokenizer_train_command(const TokenizerTrainArguments& arguments) {
   const int64_t ended = monotonic_ns();
   if (learning_since == 0) learning_since = ended;
   if (tokenizer.vocabulary_size() < options.vocabulary) {
-    fmt::print(stderr,
-               "athanor: the text gives {} tokens only, not the {} asked for: all its words are tokens\n",
-               format_exact(tokenizer.vocabulary_size()), format_exact(options.vocabulary));
+    write_message(fmt::format(
+        "athanor: the text gives {} tokens only, not the {} asked for: all its words are tokens\n",
+        format_exact(tokenizer.vocabulary_size()), format_exact(options.vocabulary)));
   }
   write_output(fmt::format(
       "{}: {} tokens from {} of text with {} different words, in {} (counting words {}, "
