@@ -12,42 +12,46 @@ namespace athanor {
 
 namespace {
 
-// "Key:   123 kB" lines of a /proc file, in bytes; -1 if absent.
-int64_t proc_kilobytes(const char* path, std::string_view key) {
+// The number behind `key` in a file of /proc or of a cgroup; -1 if absent.
+int64_t number_behind(const std::string& path, std::string_view key) {
   std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(key)) return std::stoll(line.substr(key.size())) * 1024;
+  std::string word;
+  while (file >> word) {
+    int64_t value = -1;
+    if (word == key) return file >> value ? value : -1;
   }
   return -1;
 }
 
-int64_t read_number(const char* path) {
+int64_t read_number(const std::string& path) {
   std::ifstream file(path);
   int64_t value = -1;
   return file >> value ? value : -1;
 }
 
-// What a cgroup (version 2, then 1) still lets this process allocate; no limit: the largest number.
-int64_t cgroup_free_bytes() {
-  constexpr const char* files[][2] = {
-      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-      {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-  for (const auto& [limit_file, usage_file] : files) {
-    const int64_t limit = read_number(limit_file), usage = read_number(usage_file);
-    if (limit > 0 && usage >= 0) return std::max<int64_t>(0, limit - usage);
+}  // namespace
+
+int64_t cgroup_free_bytes(const std::string& folder) {
+  struct Files {
+    const char *limit, *usage, *statistics, *unused_cache;
+  };
+  constexpr Files versions[] = {{"/memory.max", "/memory.current", "/memory.stat", "inactive_file"},
+                                {"/memory/memory.limit_in_bytes", "/memory/memory.usage_in_bytes",
+                                 "/memory/memory.stat", "total_inactive_file"}};
+  for (const Files& files : versions) {
+    const int64_t limit = read_number(folder + files.limit), usage = read_number(folder + files.usage);
+    if (limit <= 0 || usage < 0) continue;
+    // Usage counts pages of files too; those that nobody uses give way.
+    const int64_t cache = number_behind(folder + files.statistics, files.unused_cache);
+    return std::clamp<int64_t>(limit - usage + std::max<int64_t>(0, cache), 0, limit);
   }
   return std::numeric_limits<int64_t>::max();
 }
 
-}  // namespace
-
 int64_t available_memory_bytes() {
-  const int64_t free = proc_kilobytes("/proc/meminfo", "MemAvailable:");
-  return std::min(free >= 0 ? free : std::numeric_limits<int64_t>::max(), cgroup_free_bytes());
-}
-
-int64_t resident_memory_bytes() {
-  return std::max<int64_t>(0, proc_kilobytes("/proc/self/status", "VmRSS:"));
+  const int64_t kilobytes = number_behind("/proc/meminfo", "MemAvailable:");
+  return std::min(kilobytes >= 0 ? kilobytes * 1024 : std::numeric_limits<int64_t>::max(),
+                  cgroup_free_bytes("/sys/fs/cgroup"));
 }
 
 int64_t peak_resident_memory_bytes() {
