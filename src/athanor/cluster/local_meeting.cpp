@@ -5,7 +5,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include <thread>
 
 #include "athanor/base/clock.h"
+#include "athanor/base/crc32c.h"
 #include "athanor/base/error.h"
 #include "athanor/comm/event_loop.h"
 #include "athanor/comm/shared_memory.h"
@@ -34,10 +34,12 @@ struct LocalAddress {
 LocalAddress address_of(const std::string& job) {
   LocalAddress local;
   local.address.sun_family = AF_UNIX;
-  const std::string name = fmt::format("athanor {} {}", geteuid(), job);
-  const size_t bytes = std::min(name.size(), sizeof local.address.sun_path - 1);
-  std::memcpy(local.address.sun_path + 1, name.data(), bytes);
-  local.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
+  constexpr size_t most = sizeof local.address.sun_path - 1, checksum = 9;
+  std::string name = fmt::format("athanor {} {}", geteuid(), job);
+  // Long ones may differ at the end alone.
+  if (name.size() > most) name = fmt::format("{} {:08x}", name.substr(0, most - checksum), crc32c(name));
+  std::memcpy(local.address.sun_path + 1, name.data(), name.size());
+  local.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return local;
 }
 

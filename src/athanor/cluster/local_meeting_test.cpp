@@ -41,6 +41,13 @@ TEST(LocalMeeting, ThereIsOneForEachJobAndItEnds) {
   }
 }
 
+TEST(LocalMeeting, LongNamesAreToldApartByTheirEnds) {
+  const std::string name = own_job(std::string(300, 'x').c_str());
+  const LocalMeeting one(name + "1", {"store 1", "secret"}), two(name + "2", {"store 2", "secret"});
+  EXPECT_EQ(ask_first_task(name + "1", 1'000'000'000).store, "store 1");
+  EXPECT_EQ(ask_first_task(name + "2", 1'000'000'000).store, "store 2");
+}
+
 TEST(LocalMeeting, WhoIsNotThereIsNamed) {
   try {
     ask_first_task(own_job("nobody"), 50'000'000);
