@@ -45,12 +45,6 @@ std::string_view name_of(Algorithm algorithm) {
   return algorithm_names[static_cast<size_t>(algorithm)];
 }
 
-std::optional<Algorithm> parse_algorithm(std::string_view name) {
-  for (size_t i = 0; i < algorithm_names.size(); ++i)
-    if (algorithm_names[i] == name) return static_cast<Algorithm>(i);
-  return std::nullopt;
-}
-
 bool has_reduction(CollectiveKind kind) {
   return kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter;
 }

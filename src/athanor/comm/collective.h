@@ -47,7 +47,6 @@ inline constexpr int algorithm_count = 7;
 std::string_view name_of(CollectiveKind kind);
 std::string_view name_of(CollectiveReduction reduction);
 std::string_view name_of(Algorithm algorithm);
-std::optional<Algorithm> parse_algorithm(std::string_view name);
 bool has_reduction(CollectiveKind kind);
 bool has_root(CollectiveKind kind);
 

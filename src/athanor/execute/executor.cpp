@@ -91,10 +91,6 @@ std::shared_ptr<std::byte> Executor::allocate(int64_t bytes) {
   return rank_.communicator != nullptr ? rank_.communicator->allocate(bytes) : device_.allocate(bytes);
 }
 
-int64_t Executor::arena_bytes() const {
-  return set_->persistent_bytes + transient_bytes_;
-}
-
 // Enqueues all executions; after(i) is called when execution i has been enqueued and ends the step if true.
 void Executor::issue(ResolvedProgram& program, const std::function<bool(size_t)>& after) {
   const auto stream_of = [&](StreamKind kind) -> Stream& { return *streams_[static_cast<size_t>(kind)]; };

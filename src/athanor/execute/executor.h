@@ -67,7 +67,6 @@ class Executor {
   double scalar(const std::string& name);  // "loss", "gradient_norm", ...: fp64 device scalars
 
   const ProgramSet& set() const { return *set_; }
-  int64_t arena_bytes() const;
 
  private:
   std::shared_ptr<std::byte> allocate(int64_t bytes);

@@ -6,7 +6,6 @@
 #include "athanor/base/error.h"
 #include "athanor/checkpoint/rank_tensors.h"
 #include "athanor/checkpoint/tensor_conversion.h"
-#include "athanor/tokenizer/tokenizer_files.h"
 
 namespace athanor {
 
@@ -110,13 +109,6 @@ LatestCheckpoint find_latest(CheckpointFolder& folder, FileEnvironment& files, R
   if (!messages.is_first() && !path.empty())
     latest.checkpoint = Checkpoint::open_checked_elsewhere(files, path);
   return latest;
-}
-
-std::shared_ptr<const Tokenizer> saved_tokenizer(const Checkpoint& checkpoint) {
-  const auto found = checkpoint.state().find("tokenizer");
-  if (found == checkpoint.state().end()) return nullptr;
-  return std::make_shared<const Tokenizer>(
-      read_tokenizer_json(found->second, checkpoint.path() + " (its tokenizer)"));
 }
 
 SavedRun read_run(const Checkpoint& checkpoint) {

@@ -10,7 +10,6 @@
 #include "athanor/checkpoint/checkpoint.h"
 #include "athanor/comm/rank_messages.h"
 #include "athanor/data/data_position.h"
-#include "athanor/tokenizer/tokenizer.h"
 #include "athanor/train/engine.h"
 
 namespace athanor {
@@ -53,7 +52,5 @@ LatestCheckpoint find_latest(CheckpointFolder& folder, FileEnvironment& files, R
 SavedRun load_run(const Checkpoint& checkpoint, Engine& engine);
 // Only the rest, to compare configurations before an engine exists.
 SavedRun read_run(const Checkpoint& checkpoint);
-// The tokenizer of the run's data; null if it was not known.
-std::shared_ptr<const Tokenizer> saved_tokenizer(const Checkpoint& checkpoint);
 
 }  // namespace athanor

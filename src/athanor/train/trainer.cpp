@@ -325,8 +325,7 @@ class Run {
       return;
     const int64_t step = progress_.step + 1;
     const std::string first = agree_on_non_finite(
-        messages_,
-        engine_.locate_non_finite(batch.micro_batches, progress_.step, progress_.optimizer_step, rate));
+        messages_, engine_.locate_non_finite(batch.micro_batches, progress_.step, updates(), rate));
     const std::string where = first.empty() ? "no single tensor holds it: a sum overflowed" : first;
     reports_.finish();
     terminal().finish();
