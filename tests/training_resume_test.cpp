@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "athanor/checkpoint/checkpoint.h"
 #include "athanor/train/schedule.h"
 #include "support/training.h"
 
@@ -179,16 +178,13 @@ TEST_F(ResumeTest, Rates_P66_AreThoseOfTheUninterruptedRun) {
   for (const int64_t stop : {3, 5, 17}) {
     RunOptions parts = whole;
     parts.name = fmt::format("stop-{}", stop);
-    // Stopped from outside: the length of the run stays 30.
-    parts.spike = {.policy = SpikePolicy::off, .z_score = 6, .window = 200};
+    // The length of the run stays 30, as if it had been stopped from outside.
     parts.checkpoint = {.every = stop, .keep = 100};
-    RunOptions first = parts;
-    runs.train(first);
+    runs.train(parts);
     // As if it had ended there: later checkpoints are gone.
     for (const int64_t step : runs.checkpoints(parts)) {
       if (step > stop) {
-        system_files().remove(
-            CheckpointFolder(system_files(), runs.path(parts, "checkpoints"), {}).path_of(step));
+        system_files().remove(runs.checkpoint_path(parts, step));
       }
     }
     runs.resume(parts);
@@ -303,7 +299,7 @@ TEST_F(ResumeTest, ADecayThatHasBegun_P66_KeepsItsEnd) {
   options.steps = 14;
   options.resume = true;
   EXPECT_NE(runs.error_of(options).find("user error: train.steps: "), std::string::npos);
-  system_files().remove(CheckpointFolder(system_files(), runs.path(options, "checkpoints"), {}).path_of(10));
+  system_files().remove(runs.checkpoint_path(options, 10));
   EXPECT_EQ(runs.error_of(options), "");
   RunOptions whole = options;
   whole.name = "whole";
@@ -320,8 +316,7 @@ TEST_F(ResumeTest, ADamagedCheckpoint_P103_IsPassedOver) {
   const auto expected = runs.checkpoint(whole, 10);
   const auto metrics = runs.metrics(whole);
   for (const int64_t step : {10, 8}) {
-    const std::string path =
-        CheckpointFolder(system_files(), runs.path(whole, "checkpoints"), {}).path_of(step);
+    const std::string path = runs.checkpoint_path(whole, step);
     std::string bytes = read_file(system_files(), path, 1 << 24);
     bytes[bytes.size() - 100] = static_cast<char>(bytes[bytes.size() - 100] ^ 4);
     write_file_atomically(system_files(), path, bytes);

@@ -263,7 +263,7 @@ TEST_F(Training, ABadWeightInACheckpoint_P103_IsNamed) {
   options.schedule.kind = ScheduleKind::constant;
   options.steps = 4;
   runs.train(options);
-  const std::string path = CheckpointFolder(system_files(), runs.path(options, "checkpoints"), {}).path_of(4);
+  const std::string path = runs.checkpoint_path(options, 4);
   const Checkpoint checkpoint = Checkpoint::open(system_files(), path);
   std::vector<std::vector<std::byte>> contents;
   std::vector<TensorTarget> targets;
@@ -422,9 +422,7 @@ TEST(TrainingDisk, FullWhileSavingKeepsWhatWasThere) {
     options.schedule.kind = ScheduleKind::constant;
     options.steps = 4;
     runs.train(options);
-    bytes = system_files()
-                .status(CheckpointFolder(system_files(), runs.path(options, "checkpoints"), {}).path_of(4))
-                ->size;
+    bytes = system_files().status(runs.checkpoint_path(options, 4))->size;
   }
   for (const bool announced : {false, true}) {
     FaultyFileEnvironment files(system_files(), {.disk_bytes = bytes * 9 / 5, .announce_full = announced});

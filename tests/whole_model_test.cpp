@@ -33,36 +33,27 @@ TEST_P(WholeModel, LossAndGradientsOfTheFirstStep) {
   EXPECT_LE(relative_difference(expected(fixture, "gradient.", gradients), widened(gradients)), tolerance);
 }
 
-TEST_P(WholeModel, TenAdamwSteps) {
-  const ModelFixture fixture(GetParam());
-  Engine engine(fixture.options(OptimizerKind::adamw));
+void expect_steps(const ModelFixture& fixture, OptimizerKind optimizer, const std::string& name) {
+  Engine engine(fixture.options(optimizer));
   engine.allocate();
   engine.initialise();
   fixture.set_weights(engine);
+  const std::vector<double> losses = fixture.tensor(name + ".losses");
   for (int64_t step = 0; step < fixture.steps(); ++step) {
     const Batch batch = fixture.batch(step);
-    const StepResult result =
-        engine.train_step({&batch, 1}, step, step, fixture.learning_rate(OptimizerKind::adamw));
-    EXPECT_NEAR(result.loss, fixture.tensor("adamw.losses")[static_cast<size_t>(step)], 1e-10);
+    const StepResult result = engine.train_step({&batch, 1}, step, step, fixture.learning_rate(optimizer));
+    EXPECT_NEAR(result.loss, losses[static_cast<size_t>(step)], 1e-10);
   }
   const auto weights = engine.weights();
-  EXPECT_LE(relative_difference(expected(fixture, "adamw.", weights), widened(weights)), 1e-10);
+  EXPECT_LE(relative_difference(expected(fixture, name + ".", weights), widened(weights)), 1e-10);
+}
+
+TEST_P(WholeModel, TenAdamwSteps) {
+  expect_steps(ModelFixture(GetParam()), OptimizerKind::adamw, "adamw");
 }
 
 TEST_P(WholeModel, TenLambSteps) {
-  const ModelFixture fixture(GetParam());
-  Engine engine(fixture.options(OptimizerKind::lamb));
-  engine.allocate();
-  engine.initialise();
-  fixture.set_weights(engine);
-  for (int64_t step = 0; step < fixture.steps(); ++step) {
-    const Batch batch = fixture.batch(step);
-    const StepResult result =
-        engine.train_step({&batch, 1}, step, step, fixture.learning_rate(OptimizerKind::lamb));
-    EXPECT_NEAR(result.loss, fixture.tensor("lamb.losses")[static_cast<size_t>(step)], 1e-10);
-  }
-  const auto weights = engine.weights();
-  EXPECT_LE(relative_difference(expected(fixture, "lamb.", weights), widened(weights)), 1e-10);
+  expect_steps(ModelFixture(GetParam()), OptimizerKind::lamb, "lamb");
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, WholeModel,

@@ -5,26 +5,17 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "athanor/base/error.h"
 #include "athanor/base/memory_file_environment.h"
 #include "athanor/checkpoint/safetensors.h"
+#include "unless_refused.h"
 
 namespace {
 
 using namespace athanor;
-
-void unless_refused(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    ATHANOR_ASSERT(error.kind() == ErrorKind::user);
-    ATHANOR_ASSERT(!error.hint().empty());
-  }
-}
 
 // The same tensors and metadata as in `from`, as this program writes them.
 void write_with_checksums(FileEnvironment& files, const std::string& from, const std::string& to) {

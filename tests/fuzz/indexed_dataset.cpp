@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,19 +11,11 @@
 #include "athanor/base/error.h"
 #include "athanor/base/memory_file_environment.h"
 #include "athanor/data/megatron_dataset.h"
+#include "unless_refused.h"
 
 namespace {
 
 using namespace athanor;
-
-void unless_refused(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    ATHANOR_ASSERT(error.kind() == ErrorKind::user);
-    ATHANOR_ASSERT(!error.hint().empty());
-  }
-}
 
 void use(FileEnvironment& files) {
   const auto data = MegatronDataset::open(files, "x", 1 << 20);

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,19 +16,11 @@
 #include "athanor/base/memory_file_environment.h"
 #include "athanor/data/inspect.h"
 #include "athanor/data/llmc_tokens.h"
+#include "unless_refused.h"
 
 namespace {
 
 using namespace athanor;
-
-void unless_refused(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    ATHANOR_ASSERT(error.kind() == ErrorKind::user);
-    ATHANOR_ASSERT(!error.hint().empty());
-  }
-}
 
 template <class T>
 T get(const std::string& bytes, size_t offset) {

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,19 +10,11 @@
 #include "athanor/base/error.h"
 #include "athanor/tokenizer/tokenizer.h"
 #include "athanor/tokenizer/tokenizer_files.h"
+#include "unless_refused.h"
 
 namespace {
 
 using namespace athanor;
-
-void unless_refused(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    ATHANOR_ASSERT(error.kind() == ErrorKind::user);
-    ATHANOR_ASSERT(!error.hint().empty());
-  }
-}
 
 void use(TokenizerDefinition definition) {
   const auto tokenizer = std::make_shared<const Tokenizer>(std::move(definition));

@@ -148,8 +148,7 @@ std::vector<std::string> TrainingRuns::metric(const RunOptions& options, const s
 }
 
 std::map<std::string, std::string> TrainingRuns::checkpoint(const RunOptions& options, int64_t step) {
-  CheckpointFolder folder(files_, path(options, "checkpoints"), {});
-  const Checkpoint checkpoint = Checkpoint::open(files_, folder.path_of(step));
+  const Checkpoint checkpoint = Checkpoint::open(files_, checkpoint_path(options, step));
   std::map<std::string, std::string> result;
   for (const auto& [name, value] : checkpoint.state()) result["." + name] = value;
   std::vector<TensorTarget> targets;
@@ -164,6 +163,10 @@ std::map<std::string, std::string> TrainingRuns::checkpoint(const RunOptions& op
 
 std::vector<int64_t> TrainingRuns::checkpoints(const RunOptions& options) {
   return CheckpointFolder(files_, path(options, "checkpoints"), {}).steps();
+}
+
+std::string TrainingRuns::checkpoint_path(const RunOptions& options, int64_t step) {
+  return CheckpointFolder(files_, path(options, "checkpoints"), {}).path_of(step);
 }
 
 std::string differences(const std::map<std::string, std::string>& expected,

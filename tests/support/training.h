@@ -51,6 +51,7 @@ class TrainingRuns {
   // Everything in a checkpoint as text or bytes: tensors by name, and ".progress", ".position" ...
   std::map<std::string, std::string> checkpoint(const RunOptions& options, int64_t step);
   std::vector<int64_t> checkpoints(const RunOptions& options);
+  std::string checkpoint_path(const RunOptions& options, int64_t step);
 
   const TemporaryFolder& folder() const { return folder_; }
 

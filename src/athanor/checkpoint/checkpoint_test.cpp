@@ -7,7 +7,7 @@
 #include <cstring>
 #include <set>
 
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/faulty_file_environment.h"
 #include "athanor/base/memory_file_environment.h"
 #include "athanor/base/temporary_folder.h"
@@ -19,18 +19,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 // The live state of a tiny run: two weights with their moments.
 struct Live {

@@ -3,25 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/memory_file_environment.h"
 
 namespace athanor {
 namespace {
 
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 // Tensors t0, t1, ... of so many bytes.
 std::vector<TensorProducer> tensors_of(const std::vector<int64_t>& sizes) {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "athanor/base/crc32c.h"
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/faulty_file_environment.h"
 #include "athanor/base/memory_file_environment.h"
 #include "athanor/base/temporary_folder.h"
@@ -19,18 +19,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 template <class T>
 TensorBytes tensor(const std::string& name, DType dtype, std::vector<int64_t> shape,

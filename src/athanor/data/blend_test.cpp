@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/philox.h"
 
 namespace athanor {
@@ -13,18 +11,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 std::vector<int64_t> whole(const std::vector<std::string>& decimals) {
   return whole_weights(decimals);

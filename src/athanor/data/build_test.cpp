@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/faulty_file_environment.h"
 #include "athanor/base/memory_file_environment.h"
 #include "athanor/data/inspect.h"
@@ -18,18 +18,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 std::shared_ptr<const Tokenizer> bytes() {
   static const auto tokenizer = open_tokenizer(system_files(), "bytes");

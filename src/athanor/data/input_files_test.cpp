@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <functional>
 
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/temporary_folder.h"
 #include "athanor/data/megatron_dataset.h"
 #include "athanor/data/open_source.h"
@@ -18,18 +17,6 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 class InputFilesTest : public testing::Test {
  protected:

@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <functional>
 
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/memory_file_environment.h"
 
 namespace athanor {
@@ -14,18 +13,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 template <class T>
 std::string file_of(int32_t magic, int32_t version, int32_t count, const std::vector<T>& tokens) {

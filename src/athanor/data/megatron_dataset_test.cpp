@@ -6,7 +6,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/faulty_file_environment.h"
 #include "athanor/base/memory_file_environment.h"
 #include "athanor/base/temporary_folder.h"
@@ -18,18 +18,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int64_t any = std::numeric_limits<int32_t>::max();
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 std::string hex(const std::string& text) {
   std::string bytes;

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/data/batch.h"
 #include "athanor/data/permutation.h"
 
@@ -15,18 +15,6 @@ namespace athanor {
 namespace {
 
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 RandomKey key_of(uint64_t seed, uint64_t epoch = 0) {
   return {seed, RandomPurpose::data_order, "test", epoch};

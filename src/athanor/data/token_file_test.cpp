@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/faulty_file_environment.h"
 #include "athanor/base/memory_file_environment.h"
 #include "athanor/base/temporary_folder.h"
@@ -16,18 +16,6 @@ namespace athanor {
 namespace {
 
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 using Documents = std::vector<std::vector<int32_t>>;
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <map>
 
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/memory_file_environment.h"
 #include "athanor/checkpoint/tensor_conversion.h"
 #include "athanor/hugging_face/weights.h"
@@ -49,18 +49,6 @@ std::map<std::string, Stored> stored_in(FileEnvironment& files, const std::strin
     result[name] = std::move(stored);
   }
   return result;
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.message();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
 }
 
 std::vector<double> values_of(const WeightReader& weights, const std::string& name) {

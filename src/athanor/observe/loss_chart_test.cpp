@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "athanor/observe/loss_test_support.h"
 #include "athanor/observe/svg_chart.h"
 #include "athanor/observe/terminal_chart.h"
 
@@ -13,17 +14,6 @@ namespace athanor {
 namespace {
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-
-double falling(int64_t step) {
-  return 1.5 + 4.0 / (1.0 + 0.01 * static_cast<double>(step));
-}
-
-LossHistory history_of(int64_t steps) {
-  LossHistory history;
-  for (int64_t step = 1; step <= steps; ++step)
-    history.add(step, falling(step) + (step % 2 == 0 ? 0.1 : -0.1));
-  return history;
-}
 
 TEST(RoundTicks, AreRoundAndInside) {
   const auto labels = [](double low, double high, int count, bool whole) {

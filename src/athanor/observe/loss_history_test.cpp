@@ -8,22 +8,13 @@
 #include <cmath>
 #include <limits>
 
+#include "athanor/observe/loss_test_support.h"
+
 namespace athanor {
 namespace {
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double infinity = std::numeric_limits<double>::infinity();
-
-double falling(int64_t step) {
-  return 1.5 + 4.0 / (1.0 + 0.01 * static_cast<double>(step));
-}
-
-LossHistory history_of(int64_t steps) {
-  LossHistory history;
-  for (int64_t step = 1; step <= steps; ++step)
-    history.add(step, falling(step) + (step % 2 == 0 ? 0.1 : -0.1));
-  return history;
-}
 
 TEST(LossHistory, HoldsShortRunsStepByStep) {
   const LossHistory history = history_of(1000);

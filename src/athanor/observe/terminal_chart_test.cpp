@@ -8,20 +8,10 @@
 #include <vector>
 
 #include "athanor/observe/format.h"
+#include "athanor/observe/loss_test_support.h"
 
 namespace athanor {
 namespace {
-
-double falling(int64_t step) {
-  return 1.5 + 4.0 / (1.0 + 0.01 * static_cast<double>(step));
-}
-
-LossHistory history_of(int64_t steps) {
-  LossHistory history;
-  for (int64_t step = 1; step <= steps; ++step)
-    history.add(step, falling(step) + (step % 2 == 0 ? 0.1 : -0.1));
-  return history;
-}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;

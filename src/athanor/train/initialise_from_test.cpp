@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "athanor/base/error.h"
+#include "athanor/base/error_test_support.h"
 #include "athanor/base/memory_file_environment.h"
 #include "athanor/checkpoint/tensor_conversion.h"
 #include "athanor/train/train_test_support.h"
@@ -50,18 +50,6 @@ std::unique_ptr<Engine> trained(const EngineOptions& options, int64_t steps) {
     engine->train_step({&batch, 1}, step, step, 1e-2);
   }
   return engine;
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::user);
-    EXPECT_FALSE(error.hint().empty());
-    return error.message();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
 }
 
 class InitialiseFrom : public testing::TestWithParam<const char*> {};

@@ -8,13 +8,11 @@
 #include <utility>
 
 #include "athanor/ir/placement.h"
-#include "athanor/kernels/cpu/attention.h"
-#include "athanor/kernels/cpu/test_support.h"
+#include "athanor/kernels/cpu/attention_test_support.h"
 
 namespace athanor::cpu {
 namespace {
 
-using testing::scratch_of;
 using testing::Tensor;
 
 struct Ring {
@@ -43,45 +41,20 @@ int64_t computed_blocks(const std::vector<int32_t>& queries, const std::vector<i
   const AttentionShape shape{1, static_cast<int64_t>(queries.size()), static_cast<int64_t>(keys.size()), 1, 1,
                              8};
   const std::vector<int32_t> query_documents(queries.size(), 0), key_documents(keys.size(), 0);
-  std::atomic<int64_t> forward_blocks = 0, backward_blocks = 0;
-  const Tensor q = Tensor(DType::fp32, shape.query_length, 8).fill("q");
-  const Tensor k = Tensor(DType::fp32, shape.key_length, 8).fill("k");
-  const Tensor v = Tensor(DType::fp32, shape.key_length, 8).fill("v");
-  Tensor out = q, logsumexp(DType::fp32, shape.query_length, 1), dq = q, dk = k, dv = v;
-  AttentionForward forward;
-  forward.shape = shape;
-  forward.options.window = window;
-  forward.options.computed_blocks = &forward_blocks;
-  forward.query_tokens = {queries.data(), query_documents.data(), nullptr};
-  forward.key_tokens = {keys.data(), key_documents.data(), nullptr};
-  forward.q = q.view();
-  forward.k = k.view();
-  forward.v = v.view();
-  forward.out = out.view();
-  forward.logsumexp = logsumexp.view();
-  attention_forward(
-      forward, team,
-      scratch_of(attention_workspace_bytes(shape, AttentionDirection::forward, team.size())).data());
-  AttentionBackward backward;
-  backward.shape = shape;
-  backward.options = forward.options;
-  backward.options.computed_blocks = &backward_blocks;
-  backward.query_tokens = forward.query_tokens;
-  backward.key_tokens = forward.key_tokens;
-  backward.q = q.view();
-  backward.k = k.view();
-  backward.v = v.view();
-  backward.out = std::as_const(out).view();
-  backward.dout = q.view();
-  backward.logsumexp = std::as_const(logsumexp).view();
-  backward.dq = dq.view();
-  backward.dk = dk.view();
-  backward.dv = dv.view();
-  attention_backward(
-      backward, team,
-      scratch_of(attention_workspace_bytes(shape, AttentionDirection::backward, team.size())).data());
-  EXPECT_EQ(forward_blocks.load(), backward_blocks.load());
-  return forward_blocks.load();
+  testing::AttentionTensors t;
+  t.q = t.dout = Tensor(DType::fp32, shape.query_length, 8).fill("q");
+  t.k = Tensor(DType::fp32, shape.key_length, 8).fill("k");
+  t.v = Tensor(DType::fp32, shape.key_length, 8).fill("v");
+  t.out = t.dq = Tensor(DType::fp32, shape.query_length, 8);
+  t.dk = t.dv = Tensor(DType::fp32, shape.key_length, 8);
+  t.logsumexp = Tensor(DType::fp32, shape.query_length, 1);
+  AttentionOptions options;
+  options.window = window;
+  const testing::ComputedBlocks computed =
+      forward_and_backward(shape, options, {queries.data(), query_documents.data(), nullptr},
+                           {keys.data(), key_documents.data(), nullptr}, t, team);
+  EXPECT_EQ(computed.forward, computed.backward);
+  return computed.forward;
 }
 
 // [rank][step]: in step s a rank has the keys of the rank s places before it.

@@ -5,14 +5,13 @@
 #include <optional>
 
 #include "athanor/base/error.h"
-#include "athanor/kernels/cpu/test_support.h"
+#include "athanor/kernels/cpu/attention_test_support.h"
 #include "athanor/kernels/dropout_coordinates.h"
 
 namespace athanor::cpu {
 namespace {
 
 using testing::expect_close;
-using testing::scratch_of;
 using testing::Tensor;
 
 enum class Layout { causal, documents, shuffled };
@@ -34,14 +33,13 @@ struct Case {
 };
 
 // Inputs and outputs of one case. With more keys than queries the queries are the sample's last tokens.
-struct Problem {
+struct Problem : testing::AttentionTensors {
   Case c;
-  Tensor q, k, v, dout, out, dq, dk, dv, logsumexp;
   std::vector<int32_t> query_positions, query_documents, query_indices;
   std::vector<int32_t> key_positions, key_documents, key_indices;
   std::vector<int64_t> samples;
   double scale;
-  int64_t computed_forward = 0, computed_backward = 0;
+  testing::ComputedBlocks computed;
 
   explicit Problem(const Case& a_case) : c(a_case), scale(0.9 / std::sqrt(static_cast<double>(c.size))) {
     q = Tensor(c.dtype, c.batch * c.queries, c.heads * c.size, c.padding).fill("q");
@@ -103,41 +101,7 @@ struct Problem {
     dk = Tensor(c.dtype, k.rows, k.features, c.padding);
     dv = Tensor(c.dtype, v.rows, v.features, c.padding);
     logsumexp = Tensor(DType::fp32, q.rows, c.heads, c.padding);
-    std::atomic<int64_t> forward_blocks = 0, backward_blocks = 0;
-    AttentionForward forward;
-    forward.shape = shape();
-    forward.options = options();
-    forward.options.computed_blocks = &forward_blocks;
-    forward.query_tokens = query_tokens();
-    forward.key_tokens = key_tokens();
-    forward.q = std::as_const(q).view();
-    forward.k = std::as_const(k).view();
-    forward.v = std::as_const(v).view();
-    forward.out = out.view();
-    forward.logsumexp = logsumexp.view();
-    attention_forward(
-        forward, team,
-        scratch_of(attention_workspace_bytes(shape(), AttentionDirection::forward, team.size())).data());
-    AttentionBackward backward;
-    backward.shape = shape();
-    backward.options = options();
-    backward.options.computed_blocks = &backward_blocks;
-    backward.query_tokens = query_tokens();
-    backward.key_tokens = key_tokens();
-    backward.q = forward.q;
-    backward.k = forward.k;
-    backward.v = forward.v;
-    backward.out = std::as_const(out).view();
-    backward.dout = std::as_const(dout).view();
-    backward.logsumexp = std::as_const(logsumexp).view();
-    backward.dq = dq.view();
-    backward.dk = dk.view();
-    backward.dv = dv.view();
-    attention_backward(
-        backward, team,
-        scratch_of(attention_workspace_bytes(shape(), AttentionDirection::backward, team.size())).data());
-    computed_forward = forward_blocks;
-    computed_backward = backward_blocks;
+    computed = forward_and_backward(shape(), options(), query_tokens(), key_tokens(), *this, team);
     return {out, logsumexp, dq, dk, dv};
   }
 };
@@ -493,8 +457,8 @@ TEST(Attention, SkipsInvisibleBlocks) {
     problem.run(team);
     const int64_t expected = c.heads * visible_blocks(problem.query_tokens(), problem.key_tokens(), c.batch,
                                                       c.queries, c.keys, c.window);
-    EXPECT_EQ(problem.computed_forward, expected);
-    EXPECT_EQ(problem.computed_backward, expected);
+    EXPECT_EQ(problem.computed.forward, expected);
+    EXPECT_EQ(problem.computed.backward, expected);
     return expected;
   };
   // 8 x 8 blocks: a triangle; a band of the diagonal and what a window of 64 and 65 reaches.
