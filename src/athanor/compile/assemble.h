@@ -1,5 +1,5 @@
 // Strings the calls of compiled templates together into a program and binds them to buffers.
-// Internal to `compile`.
+// Internal to `compile`. Thread safety: pure functions.
 #pragma once
 
 #include <map>

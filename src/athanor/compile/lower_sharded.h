@@ -1,4 +1,4 @@
-// Operations that become several when a dim of theirs is cut over ranks. Internal to `compile`.
+// Operations that become several when ranks share a dim. Internal to `compile`. Thread safety: one thread.
 #pragma once
 
 #include "athanor/compile/sharded_graph.h"

@@ -1,5 +1,5 @@
 // Small helper to write forward graphs: makes values and operations with inferred shapes. Internal to
-// `model`.
+// `model`. Thread safety: one thread each.
 #pragma once
 
 #include <string>
