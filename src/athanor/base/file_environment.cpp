@@ -255,7 +255,8 @@ class PosixFileEnvironment final : public FileEnvironment {
     return FileStatus{.size = static_cast<int64_t>(status.st_size),
                       .modified_ns = static_cast<int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 +
                                      static_cast<int64_t>(status.st_mtim.tv_nsec),
-                      .is_directory = S_ISDIR(status.st_mode)};
+                      .is_directory = S_ISDIR(status.st_mode),
+                      .is_special = !S_ISDIR(status.st_mode) && !S_ISREG(status.st_mode)};
   }
 
   int64_t free_bytes(const std::string& path) override {
@@ -322,9 +323,21 @@ std::string describe_write(int64_t offset, int64_t bytes, int64_t expected_bytes
   return text;
 }
 
+void require_file_name(FileEnvironment& files, const std::string& path) {
+  if (path.empty()) throw_user_error("cannot create '': it is no name of a file", "give the path of a file");
+  const auto status = files.status(path);
+  if (!status) return;
+  if (status->is_directory) throw_file_error("create", path, EISDIR);
+  if (status->is_special) {
+    throw_user_error(fmt::format("cannot create '{}': it is a device, pipe or socket", path),
+                     "give the path of a file: it is written beside its place and then put there whole");
+  }
+}
+
 void write_file_atomically(FileEnvironment& files, const std::string& path,
                            const std::function<void(WritableFile&)>& writer, AtomicWriteOptions options) {
   const std::string directory = parent_directory(path);
+  require_file_name(files, path);
   if (options.rename == RenameMode::keep_existing && files.exists(path)) {
     throw_file_error("create", path, EEXIST);
   }

@@ -57,6 +57,7 @@ struct FileStatus {
   int64_t size = 0;
   int64_t modified_ns = 0;  // since the epoch
   bool is_directory = false;
+  bool is_special = false;  // a device, pipe or socket
 };
 
 enum class CreateMode : uint8_t {
@@ -100,10 +101,15 @@ struct AtomicWriteOptions {
 
 // Calls `writer` on a new file beside `path` under a temporary name (`PATH.tmp-PROCESS-N`), then syncs,
 // renames and syncs the folder. If anything throws, `path` is as it was and the temporary file is removed;
-// if the process dies, the temporary file may stay.
+// if the process dies, the temporary file may stay. A folder, device or pipe at `path` is refused beforehand:
+// a rename would put a file in the place of the device.
 void write_file_atomically(FileEnvironment& files, const std::string& path,
                            const std::function<void(WritableFile&)>& writer, AtomicWriteOptions options = {});
 void write_file_atomically(FileEnvironment& files, const std::string& path, std::string_view contents);
+
+// Throws a user error if `path` is empty or names a folder, device, pipe or socket. For those who learn only
+// after long work what they write.
+void require_file_name(FileEnvironment& files, const std::string& path);
 
 // True for the names that `write_file_atomically` leaves behind when it is killed.
 bool is_temporary_name(std::string_view name);

@@ -177,6 +177,22 @@ TEST(AtomicWrite, KeepsAnExistingFileWhenAsked) {
   EXPECT_EQ(read_file(system_files(), folder.path("f"), 100), "old");
 }
 
+// A rename would put a file where the device was.
+TEST(AtomicWrite, LeavesDevicesPipesAndFoldersAlone) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder.path("pipe"), link = folder.path("link");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_EQ(symlink("/dev/null", link.c_str()), 0);
+  for (const std::string& path : {pipe, link, folder.path(), std::string()}) {
+    const std::string message = message_of([&] { write_file_atomically(system_files(), path, "text"); });
+    EXPECT_THAT(message, HasSubstr(fmt::format("cannot create '{}': ", path)));
+    EXPECT_THAT(message, HasSubstr("hint")) << path;
+  }
+  EXPECT_TRUE(system_files().status(pipe)->is_special);
+  EXPECT_TRUE(system_files().status(link)->is_special);
+  EXPECT_THAT(system_files().list(folder.path()), ElementsAre("link", "pipe"));
+}
+
 TEST(AtomicWrite, AnyErrorLeavesTheOldFileAndNoTemporary) {
   for (const FileFaults& faults :
        {FileFaults{.disk_bytes = 3}, FileFaults{.fail_write_at = 0}, FileFaults{.fail_sync_at = 0}}) {

@@ -90,6 +90,7 @@ void tokenizer_train_command(const TokenizerTrainArguments& arguments) {
     throw_user_error(fmt::format("--output '{}' is no name of a file", printable(arguments.output)),
                      "give the tokenizer.json to write");
   }
+  require_file_name(files, arguments.output);
   const std::string folder = parent_directory(arguments.output);
   const auto status = files.status(folder);
   if (!status || !status->is_directory) {
