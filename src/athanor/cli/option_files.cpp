@@ -14,6 +14,37 @@ namespace athanor {
 namespace {
 
 constexpr int64_t largest_file = 1 << 20;  // bytes
+constexpr int most_key_parts = 8;
+
+// The line of a key with more parts than any option has, 0 if there is none. The parser makes a table of each
+// part of a.b.c.d, however many there are, and tables in tables are destroyed by recursion.
+int line_of_long_key(std::string_view text) {
+  int line = 1, dots = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"' || c == '\'') {
+      const std::string_view mark =
+          text.substr(at, 3) == std::string(3, c) ? text.substr(at, 3) : text.substr(at, 1);
+      size_t end = at + mark.size();
+      while (end < text.size() && text.substr(end, mark.size()) != mark &&
+             (mark.size() == 3 || text[end] != '\n')) {
+        end += c == '"' && text[end] == '\\' ? size_t{2} : size_t{1};
+      }
+      end = std::min(end, text.size());
+      line += static_cast<int>(std::count(text.begin() + static_cast<ptrdiff_t>(at),
+                                          text.begin() + static_cast<ptrdiff_t>(end), '\n'));
+      at = end < text.size() && text[end] == '\n' ? end - 1 : end + mark.size() - 1;
+    } else if (c == '#') {
+      at = std::min(text.find('\n', at), text.size()) - 1;
+    } else if (c == '.') {
+      if (++dots >= most_key_parts) return line;
+    } else if (c != ' ' && std::string_view("=,{}[]\n").find(c) != std::string_view::npos) {
+      dots = 0;
+      if (c == '\n') ++line;
+    }
+  }
+  return 0;
+}
 
 struct Assignment {
   OptionRow* row = nullptr;
@@ -51,6 +82,10 @@ class TomlReader {
       : table_(table), file_(std::move(file)), group_(group) {}
 
   std::vector<Assignment> read(std::string_view text) {
+    if (const int line = line_of_long_key(text)) {
+      throw_user_error(fmt::format("{}:{}: a name of more than {} parts", file_, line, most_key_parts),
+                       "names of options have two or three: train.steps");
+    }
     try {
       const toml::table root = toml::parse(text, file_);
       walk(root, "");

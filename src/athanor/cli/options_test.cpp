@@ -274,6 +274,16 @@ TEST_F(OptionsTest, BrokenFilesAreRefused) {
   EXPECT_NE(refusal("a = \"\xff\""), "accepted");
   EXPECT_NE(refusal(std::string(100'000, '[')), "accepted");
   EXPECT_NE(refusal("a = " + std::string(100'000, '[')), "accepted");
+  // Each part of a key is a table within the one before.
+  std::string parts = "a";
+  while (parts.size() < 400'000) parts += " . a";
+  for (const std::string& file : {parts + " = 1", "[" + parts + "]", "[[" + parts + "]]",
+                                  "a = {" + parts + " = 1}", "a = '''\n'''\n" + parts + " = 1"}) {
+    EXPECT_NE(refusal(file).find("a name of more than 8 parts"), std::string::npos);
+  }
+  EXPECT_EQ(refusal("data.train = 'a.b.c.d.e.f.g.h.i.j.txt' # a.b.c.d.e.f.g.h.i.j\n"
+                    "debug.dump = [\"a\\\".b.c.d.e.f.g\", 'h.i.j.k.l.m.n.o']\n"),
+            "accepted");
   EXPECT_NE(refusal(std::string(3 << 20, ' ')), "accepted");  // too large to be a configuration
   EXPECT_THROW(load_options(table_, files_, {"missing.toml", {}, {}}), Error);
 }
