@@ -202,6 +202,19 @@ void validate(const RunOptions& options) {
         options.batch.ramp_from > 0 ? "raise train.micro_batch or train.batch_ramp_step, or lower train.batch"
                                     : "raise train.micro_batch or lower train.batch");
   }
+  // The head goes over the tokens of a micro-batch in chunks, each of which the verifier looks at.
+  const int64_t tokens = options.micro_batch * options.data.sequence_length;
+  if (constexpr int64_t most = int64_t{1} << 26; tokens > most) {
+    throw_user_error(fmt::format("a micro-batch of {} x {} tokens is {}, more than the {} that are sensible",
+                                 options.micro_batch, options.data.sequence_length, tokens, most),
+                     "lower train.micro_batch or data.sequence_length; train.batch sets the size of a step");
+  }
+  if (const int64_t chunk = options.compile.head_chunk_tokens; chunk > 0 && tokens / chunk > 1 << 16) {
+    throw_user_error(
+        fmt::format("train.head_chunk_tokens {} cuts the {} tokens of a micro-batch into more than {} chunks",
+                    chunk, tokens, 1 << 16),
+        "raise it, or leave it out: then it is chosen by size");
+  }
 }
 
 }  // namespace athanor

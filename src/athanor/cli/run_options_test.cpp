@@ -162,6 +162,11 @@ TEST(RunOptions, SizesBeyondAllMachinesAreRefused) {
   EXPECT_NE(refusal({"train.batch=8000", "train.batch_ramp_from=8", "train.batch_ramp_samples=1M"})
                 .find("train.batch_ramp_step"),
             std::string::npos);
+  EXPECT_NE(refusal({"train.micro_batch=1M", "data.sequence_length=1024"}).find("a micro-batch of"),
+            std::string::npos);
+  EXPECT_NE(refusal({"train.micro_batch=1024", "data.sequence_length=1024", "train.head_chunk_tokens=1"})
+                .find("train.head_chunk_tokens 1"),
+            std::string::npos);
   EXPECT_EQ(refusal({"model.base=mt-530b", "data.sequence_length=2048", "train.micro_batch=1",
                      "train.batch=11200"}),
             "accepted");
