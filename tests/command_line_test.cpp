@@ -116,6 +116,31 @@ TEST_F(ProgramTest, WrongWordsGetTheNearestRightOne) {
   expect_refused({std::string(100'000, 'x')}, "there is no such command", "train");
 }
 
+TEST_F(ProgramTest, EmptyValuesAreNotTakenForZero) {
+  write("text.txt", "some text");
+  expect_refused({"data", "build", "text.txt", "-o", "x", "--threads", ""}, "--threads: the value is empty",
+                 "--help");
+  expect_refused({"data", "build", "text.txt", "-o", "x", "--validation-fraction", ""},
+                 "--validation-fraction: the value is empty", "--help");
+  expect_refused({"tokenizer", "train", "text.txt", "-o", "x", "--vocabulary", ""},
+                 "--vocabulary: the value is empty", "--help");
+  expect_refused({"generate", "--seed", ""}, "--seed: the value is empty", "--help");
+  expect_refused({"generate", "", "--prompt", ""}, "MODEL: the value is empty", "--help");
+  expect_refused({"train", "--config", ""}, "--config: the value is empty", "--help");
+  const ProgramResult empty_text = run({"tokenizer", "encode", "bytes", "--text", ""});
+  EXPECT_EQ(empty_text.exit_code, 0) << empty_text.errors;
+}
+
+TEST_F(ProgramTest, HelpOnACommandIsThatOfTheCommand) {
+  EXPECT_EQ(run({"help", "train"}).output, run({"train", "--help"}).output);
+  EXPECT_EQ(run({"help", "data", "build"}).output, run({"data", "build", "--help"}).output);
+  EXPECT_EQ(run({"help", "tokenizer"}).output, run({"tokenizer", "--help"}).output);
+  EXPECT_EQ(run({"help"}).output, run({"--help"}).output);
+  expect_refused({"help", "data", "biuld"}, "athanor data biuld: there is no such command",
+                 "did you mean athanor data build?");
+  EXPECT_EQ(run({"--version"}).output, run({"version"}).output);
+}
+
 TEST_F(ProgramTest, WrongOptionsAreRefusedByName) {
   expect_refused({"train", "--set", "train.stps=3"}, "there is no option train.stps",
                  "did you mean train.steps?");

@@ -53,6 +53,15 @@ CLI::Validator fits_64_bits() {
   return {check, ""};
 }
 
+// CLI11 takes an empty value, as an unset variable of a shell gives, for 0 or for the default.
+CLI::Validator not_empty() {
+  const auto check = [](const std::string& text) {
+    return text.empty() ? std::string("the value is empty: give one, or leave the option out")
+                        : std::string();
+  };
+  return {check, ""};
+}
+
 class CommandLine {
  public:
   CommandLine() : app_("Trains large language models.", "athanor") {
@@ -71,10 +80,23 @@ class CommandLine {
     add_help();
     CLI::App* version = add_command("version", "Print the version.");
     on(version, [] { version_command(); });
+    refuse_empty_values(app_);
   }
 
   void run(int argc, const char* const* argv) {
     if (argc < 2) return write_output(app_.help());
+    if (argc == 2 && std::string_view(argv[1]) == "--version") return version_command();
+    if (argv[1] == help_->get_name()) {
+      if (argc == 2) return write_output(app_.help());
+      // `athanor help data build` is `athanor data build --help`.
+      if (const std::vector<std::string> names = names_of(app_);
+          std::find(names.begin(), names.end(), argv[2]) != names.end()) {
+        std::vector<const char*> words(argv, argv + argc);
+        words.erase(words.begin() + 1);
+        words.push_back("--help");
+        return run(argc, words.data());
+      }
+    }
     refuse_unknown_command(app_, argv[1], "");
     for (const CLI::App* command : {help_, tokenizer_, data_}) {
       if (argc > 2 && argv[1] == command->get_name()) {
@@ -457,13 +479,25 @@ class CommandLine {
   }
 
   void add_help() {
-    help_ = add_command("help", "Help on options.");
-    on(help_, [this] { write_output(app_.help("", CLI::AppFormatMode::Normal)); });
+    help_ = add_command("help", "Help on a command, or on options.");
     CLI::App* options = help_->add_subcommand("options", "List the options of a run.");
     options->add_option("GROUP", help_options_.group, "train, model, model.base ...; default: all")
         ->type_name("");
     options->add_flag("--markdown", help_options_.markdown, "as docs/options.md");
     on(options, [this] { help_options_command(help_options_); });
+  }
+
+  // Texts may be empty; so may --resume, which stands for the latest run on its own; commands judge --output.
+  static void refuse_empty_values(CLI::App& app) {
+    const std::vector<std::string> texts = {"prompt", "text", "stop", "separator", "set", "resume", "output"};
+    for (CLI::Option* option : app.get_options()) {
+      const std::vector<std::string>& names = option->get_lnames();
+      const bool is_text = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+        return std::find(texts.begin(), texts.end(), name) != texts.end();
+      });
+      if (option->get_items_expected_max() > 0 && !is_text) option->check(not_empty());
+    }
+    for (CLI::App* command : app.get_subcommands({})) refuse_empty_values(*command);
   }
 
   static std::vector<std::string> names_of(const CLI::App& app) {
