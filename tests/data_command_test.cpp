@@ -124,6 +124,7 @@ TEST_F(DataCommand, BadInputIsRefused) {
   expect_refused({"data", "build", "texts", "-o", "x", "--chat-template", "chatml"},
                  "no special token <|im_start|>");
   expect_refused({"data", "build", "texts", "-o", "x", "--validation-fraction", "1.5"}, "1.5 for validation");
+  expect_refused({"data", "build", "texts", "-o", "x", "--validation-fraction", "nan"}, "nan for validation");
   expect_refused({"data", "build", "texts", "-o", "folder/"}, "no beginning of a file name");
   expect_refused({"data", "build", "texts", "-o", "x", "--threads", "-1"}, "--threads -1");
   write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n");
@@ -157,7 +158,7 @@ TEST_F(DataCommand, BadInputIsRefused) {
   expect_refused({"data", "inspect", "h.tokens"}, "h.tokens");
   write("l.bin", std::string("\x88\xd8\x34\x01", 4) + std::string(2000, '\xff'));
   expect_refused({"data", "inspect", "l.bin"}, "l.bin");
-  expect_refused({"data", "inspect", "texts/a.txt"}, "no file of tokens");
+  expect_refused({"data", "inspect", "texts/a.txt"}, "is a text, no file of tokens");
 
   // A damaged file is shown as far as it goes, and told by the exit code.
   expect_done({"data", "build", "texts/a.txt", "-o", "z"});

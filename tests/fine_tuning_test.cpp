@@ -242,6 +242,7 @@ TEST_F(FineTuning, BadArgumentsAndHostileFoldersAreRefused) {
   expect_done({"import", fixture, "--output", "in"});
   expect_refused({"import", fixture, "--output", "in"}, "there is something already");
   expect_refused({"export", "in", "--output", "in"}, "there is something already");
+  expect_refused({"train", "--resume", "in"}, "in holds no run that could go on");
   expect_refused({"import", fixture, "--output", ""}, "--output ''");
   expect_refused({"export", "in", "--output", "text.txt"}, "there is something already");
   expect_refused({"export", "in", "--output", "out", "--dtype", "int8"}, "--dtype int8");

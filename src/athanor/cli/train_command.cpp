@@ -40,6 +40,11 @@ void load_resumed(RunConfiguration& run, FileEnvironment& files, const std::stri
       run.table.apply_setting(setting);
     }
   }
+  if (const auto& data = run.options.data; data.train.empty() && data.blend.empty()) {
+    throw_user_error(
+        fmt::format("{} holds no run that could go on: no data is set", folder),
+        fmt::format("is it an imported model? A run begins with one by --set train.init_from={}", folder));
+  }
   // Where its tokenizer came from may be gone; the run has a copy.
   const std::string kept = join_path(folder, "tokenizer.json");
   std::string& tokenizer = run.options.data.tokenizer;

@@ -32,6 +32,10 @@ std::shared_ptr<const TokenSource> open_token_input(FileEnvironment& files, cons
                                  input.path, index),
                      "give the folder or the name where both files are");
   }
+  if (input.kind != InputKind::unknown) {
+    throw_user_error(fmt::format("'{}' is a text, no file of tokens", input.path),
+                     "`athanor data build` makes tokens of it");
+  }
   throw_user_error(fmt::format("'{}' is no file of tokens, and its name is not that of a text", input.path),
                    "texts end in .txt, .text or .md, JSON lines in .jsonl or .ndjson; `athanor data build` "
                    "makes tokens of texts with any name");
