@@ -1,7 +1,7 @@
 // What a run says about itself, and the one interface of everything that passes it on.
 //
 // `train` fills a StepReport after each step and a ValidationReport after each pass over a validation
-// set, and hands both to a ReportSinks. Every sink (terminal, JSON lines, TensorBoard, loss curve) gets
+// set, and hands both to a ReportSinks. Every sink (terminal, JSON lines, TensorBoard, loss curve, log) gets
 // the same numbers. Thread safety: reports are values; a sink is called by one thread at a time.
 //
 // A number that is not known is an empty optional; a NaN is a measured NaN. Sinks keep the two apart.
@@ -33,6 +33,8 @@ struct StepReport {
   bool skipped = false;                                      // the weights were left as they were
   int64_t skipped_steps = 0;                                 // since the start of the run, this step included
   std::string event = {};  // "no valid tokens", "loss spike" ...; empty: none
+
+  bool is_ordinary() const { return !skipped && event.empty(); }
 };
 
 struct ValidationReport {
@@ -43,7 +45,7 @@ struct ValidationReport {
   int64_t tokens = 0;  // valid tokens the mean was taken over
 };
 
-enum class MessageKind : uint8_t { note, warning };
+enum class MessageKind : uint8_t { note, warning, error };
 
 class ReportSink {
  public:
@@ -51,7 +53,7 @@ class ReportSink {
   // Each throws Error when what it writes to fails.
   virtual void step(const StepReport& report) = 0;
   virtual void validation(const ValidationReport& report) = 0;
-  // A line of text for people. Only the terminal shows it.
+  // A line of text for people: for the terminal and the run's log.
   virtual void message(MessageKind /*kind*/, const std::string& /*text*/) {}
   // The run ends, or pauses, here: everything reaches its destination. May be called more than once.
   virtual void finish() {}

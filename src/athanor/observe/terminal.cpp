@@ -74,10 +74,6 @@ std::vector<Part> parts_of(const StepReport& r, bool brief) {
   return parts;
 }
 
-bool has_event(const StepReport& r) {
-  return r.skipped || !r.event.empty();
-}
-
 std::string event_text(const StepReport& r, bool unicode) {
   std::string text = printable(r.event, !unicode);
   if (r.skipped) text += text.empty() ? "skipped" : ", skipped";
@@ -130,7 +126,7 @@ std::string live_line(const StepReport& report, const TerminalOptions& options, 
 std::string plain_line(const StepReport& report, const TerminalOptions& options) {
   std::string line = step_text(report.step, options.total_steps);
   for (const auto& part : parts_of(report, false)) line += "  " + part.text;
-  if (has_event(report)) line += "  [" + event_text(report, options.unicode) + "]";
+  if (!report.is_ordinary()) line += "  [" + event_text(report, options.unicode) + "]";
   return line;
 }
 
@@ -211,7 +207,7 @@ void Terminal::step(const StepReport& report) {
     return !at || seconds_of(now - *at) >= interval;
   };
 
-  if (has_event(report)) {
+  if (!report.is_ordinary()) {
     if (due(event_at_, options_.event_interval_seconds)) {
       std::string text = plain_line(report, options_);
       if (unseen_events_ > 0) text += fmt::format(" and {} more before", unseen_events_);
@@ -240,9 +236,11 @@ void Terminal::validation(const ValidationReport& report) {
 void Terminal::message(MessageKind kind, const std::string& text) {
   const std::lock_guard lock(mutex_);
   const std::string shown = printable(text, !options_.unicode);
-  const bool warning = kind == MessageKind::warning;
-  std::string line = warning ? "warning: " + shown : shown;
-  if (options_.color && warning) line = fmt::format("{}{}{}", yellow, line, plain_style);
+  const char* const before = kind == MessageKind::note      ? ""
+                             : kind == MessageKind::warning ? "warning: "
+                                                            : "error: ";
+  std::string line = before + shown;
+  if (options_.color && kind != MessageKind::note) line = fmt::format("{}{}{}", yellow, line, plain_style);
   print_above(line);
 }
 

@@ -7,6 +7,7 @@
 #include "athanor/base/clock.h"
 #include "athanor/model/model.h"
 #include "athanor/observe/json_lines.h"
+#include "athanor/observe/run_log.h"
 #include "athanor/observe/tensorboard.h"
 #include "athanor/observe/terminal_chart.h"
 
@@ -22,7 +23,9 @@ void RunReports::open_sinks(FileEnvironment& files, int64_t step) {
   if (step > 0) replay_json_lines(files, folder, step, curve->history_reader());
   sinks_.add(std::make_unique<JsonLines>(files, folder, step));
   sinks_.add(std::make_unique<TensorBoard>(files, folder, step, [] { return seconds_of(wall_clock_ns()); }));
+  sinks_.add(std::make_unique<RunLog>(files, folder));
   curve_ = &sinks_.add(std::move(curve));
+  for (const auto& [kind, text] : std::exchange(early_, {})) sinks_.message(kind, text);
 }
 
 void RunReports::begin(int64_t step) {
@@ -76,6 +79,18 @@ double RunReports::computed_flops(size_t micro_batches) {
 void RunReports::validation(const ValidationReport& report, Terminal& terminal) {
   sinks_.validation(report);
   terminal.validation(report);
+}
+
+void RunReports::message(MessageKind kind, const std::string& text, Terminal& terminal) {
+  terminal.message(kind, text);
+  if (curve_ != nullptr)
+    sinks_.message(kind, text);
+  else
+    early_.emplace_back(kind, text);
+}
+
+void RunReports::failed(const std::string& error) {
+  sinks_.message(MessageKind::error, error);
 }
 
 std::string RunReports::chart() const {

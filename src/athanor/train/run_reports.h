@@ -7,6 +7,8 @@
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "athanor/base/file_environment.h"
 #include "athanor/data/loader.h"
@@ -42,6 +44,10 @@ class RunReports {
   void step(const RunProgress& progress, const StepResult& result, const StepBatch& batch, StepFacts facts,
             Terminal& terminal);
   void validation(const ValidationReport& report, Terminal& terminal);
+  // What comes before the sinks are open is kept for them.
+  void message(MessageKind kind, const std::string& text, Terminal& terminal);
+  // The run ends with this error, which the caller reports.
+  void failed(const std::string& error);
   // Everything reaches its destination.
   void finish() { sinks_.finish(); }
   // The losses as a chart for a terminal; empty without sinks.
@@ -55,6 +61,7 @@ class RunReports {
   int ranks_;
   double peak_gflops_ = 0;  // 0: not known
   ReportSinks sinks_;
+  std::vector<std::pair<MessageKind, std::string>> early_;  // messages without a sink yet
   LossCurve* curve_ = nullptr;
   std::map<size_t, double> computed_flops_;  // of a step with so many micro-batches
   int64_t begun_ns_ = 0, first_step_ = 0;

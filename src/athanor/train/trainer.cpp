@@ -78,6 +78,16 @@ class Run {
   }
 
   TrainOutcome go() {
+    try {
+      return run();
+    } catch (const std::exception& error) {
+      reports_.failed(error.what());
+      throw;
+    }
+  }
+
+ private:
+  TrainOutcome run() {
     std::optional<Interrupts> interrupts;
     if (context_.signals) interrupts.emplace(options_.wall_time_seconds, created_ns_);
     interrupts_ = interrupts ? &*interrupts : nullptr;
@@ -98,10 +108,12 @@ class Run {
     return outcome;
   }
 
- private:
   // Rank 0 speaks for all.
   Terminal& terminal() { return messages_.is_first() ? context_.terminal : silent_; }
-  void note(const std::string& text) { terminal().message(MessageKind::note, text); }
+  void note(const std::string& text) { tell(MessageKind::note, text); }
+  void tell(MessageKind kind, const std::string& text) {
+    if (messages_.is_first()) reports_.message(kind, text, context_.terminal);
+  }
 
   void find_peak() {
     const MatrixPeak peak = context_.peak ? *context_.peak : measure_peak(options_, engine_.threads());
@@ -146,8 +158,7 @@ class Run {
     lock_folder();
     LatestCheckpoint latest = find_latest(checkpoints_, context_.files, messages_);
     for (const RejectedCheckpoint& rejected : latest.rejected) {
-      terminal().message(MessageKind::warning,
-                         fmt::format("passed over {}: {}", rejected.path, rejected.reason));
+      tell(MessageKind::warning, fmt::format("passed over {}: {}", rejected.path, rejected.reason));
     }
     for (const std::string& line : latest.notes) note(line);
     if (!latest.checkpoint) {
@@ -186,10 +197,9 @@ class Run {
           "only checkpoints of runs have it; without train.init_optimizer the state begins fresh");
     }
     if (initial.tokenizer && data_.tokenizer && data_.tokenizer->identity() != *initial.tokenizer) {
-      terminal().message(
-          MessageKind::warning,
-          fmt::format("the data's tokenizer is not that of the weights in {}: the same ids mean other texts",
-                      initial.reader->path()));
+      tell(MessageKind::warning,
+           fmt::format("the data's tokenizer is not that of the weights in {}: the same ids mean other texts",
+                       initial.reader->path()));
     }
     initialise_from(engine_, *initial.reader, options_.init_optimizer);
     if (options_.init_optimizer) progress_.earlier_updates = initial.updates;
