@@ -10,7 +10,10 @@
 #include "athanor/base/faulty_file_environment.h"
 #include "athanor/checkpoint/checkpoint.h"
 #include "athanor/comm/rank_threads.h"
+#include "athanor/device/thread_team.h"
+#include "athanor/machine/host.h"
 #include "athanor/train/replica_check.h"
+#include "support/rank_engines.h"
 #include "support/training.h"
 
 namespace athanor {
@@ -396,6 +399,32 @@ TEST(ReplicaCheck, P24_TwoCopiesAreNamedBoth) {
        })) {
     EXPECT_EQ(error, "step 2: ranks that must hold the same weights do not: w between ranks 0, 1");
   }
+}
+
+// One rank would find room, and so would the other one.
+TEST(MemoryOfAHost, IsThatOfAllItsRanks) {
+  EngineOptions options = tiny_engine(Precision::fp32, 8);
+  options.micro_batch = 2;
+  options.sequence_length = 8;
+  options.compile.layout.mesh = mesh_of(Axis::replica, 2);
+  options.model.width = 256;
+  options.model.vocabulary = 1'000'000;
+  // Nearly all of it are rows of the vocabulary.
+  options.model.vocabulary = static_cast<int64_t>(1e6 * 0.75 * static_cast<double>(available_memory_bytes()) /
+                                                  static_cast<double>(Engine(options).planned_bytes()));
+  const auto errors = run_rank_threads(2, [&](Communicator& communicator) {
+    EngineOptions own = options;
+    own.communicator = &communicator;
+    Engine(own).allocate();
+  });
+  for (const std::string& error : errors)
+    EXPECT_NE(error.find("the run needs for 2 ranks on this host each "), std::string::npos) << error;
+}
+
+TEST(ThreadsOfARank, ThousandsAreASlip) {
+  EngineOptions options = tiny_engine(Precision::fp32, 8);
+  options.threads = 64 * available_cores();
+  EXPECT_THROW(Engine{options}, Error);
 }
 
 }  // namespace

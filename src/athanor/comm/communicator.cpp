@@ -80,6 +80,11 @@ class StepCommunicator final : public Communicator {
 
   int rank() const override { return transport_->rank(); }
   int ranks() const override { return transport_->ranks(); }
+  int ranks_on_host() const override {
+    const std::vector<int>& hosts = options_.hosts;
+    if (hosts.empty()) return ranks();
+    return static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(rank())]));
+  }
   std::shared_ptr<std::byte> allocate(int64_t bytes) override { return transport_->allocate(bytes); }
   void set_phase(std::string_view phase) override { transport_->board().set_phase(phase); }
 

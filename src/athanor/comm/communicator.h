@@ -49,6 +49,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
+  virtual int ranks_on_host() const = 0;    // on the host of this rank, itself counted
   virtual void add_group(Group group) = 0;  // again is no error if it has the same members
   // Memory that peers on this host can read where it is: collectives on it copy the least. See Transport.
   virtual std::shared_ptr<std::byte> allocate(int64_t bytes) = 0;

@@ -9,6 +9,7 @@
 #include "athanor/base/error.h"
 #include "athanor/base/philox.h"
 #include "athanor/checkpoint/tensor_conversion.h"
+#include "athanor/comm/rank_messages.h"
 #include "athanor/device/cpu_device.h"
 #include "athanor/execute/collective_task.h"
 #include "athanor/execute/resolved_program.h"
@@ -39,6 +40,8 @@ int64_t first_non_finite(const TensorView& view) {
   }
   return -1;
 }
+
+constexpr int most_threads_of_core = 64;  // more is a slip of the hand
 
 const char* describe(Part part) {
   switch (part) {
@@ -75,6 +78,10 @@ Backend describe_backend(const KernelTable& kernels, int threads, std::string na
 
 Engine::Engine(EngineOptions options) : options_(std::move(options)) {
   threads_ = options_.threads > 0 ? options_.threads : available_cores();
+  if (const int cores = available_cores(); threads_ / most_threads_of_core >= cores)
+    throw_user_error(
+        fmt::format("{} threads on {} cores", threads_, cores),
+        fmt::format("fewer than {} for each core; as many as cores are the fastest", most_threads_of_core));
   if (options_.kernels == KernelSet::cpu) {
     add_cpu_kernels(kernels_);
   } else {
@@ -111,13 +118,16 @@ int64_t Engine::planned_bytes() const {
   return athanor::planned_bytes(*set_);
 }
 
-void Engine::allocate() {
+void Engine::require_memory() const {
+  const auto gibibytes = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  const int sharing = options_.communicator != nullptr ? options_.communicator->ranks_on_host() : 1;
   const int64_t needed = planned_bytes(), available = available_memory_bytes();
-  if (needed > available) {
+  if (needed > available / sharing) {
     throw_user_error(
-        fmt::format("{} needs {:.2f} GiB of memory and {:.2f} GiB are available",
-                    trains() ? "the run" : "the model", static_cast<double>(needed) / (1 << 30),
-                    static_cast<double>(available) / (1 << 30)),
+        fmt::format("{} needs {}{:.2f} GiB of memory and {:.2f} GiB are available",
+                    trains() ? "the run" : "the model",
+                    sharing > 1 ? fmt::format("for {} ranks on this host each ", sharing) : "",
+                    gibibytes(needed), gibibytes(available)),
         trains()
             ? "lower train.micro_batch or data.sequence_length, set train.recompute to selective or full, "
               "or take a smaller model; `athanor show memory` prints what takes how much"
@@ -125,6 +135,12 @@ void Engine::allocate() {
             ? "lower --context or --batch, take --precision bf16, or a smaller model"
             : "lower --batch or --sequence, take --precision bf16, or a smaller model");
   }
+  // Nobody takes any before all have looked.
+  RankMessages(options_.communicator).wait_for_all();
+}
+
+void Engine::allocate() {
+  require_memory();
   device_ = std::make_unique<CpuDevice>(threads_);
   executor_ = std::make_unique<Executor>(*device_, kernels_, threads_, options_.communicator,
                                          options_.compile.gradient_wire);

@@ -92,8 +92,8 @@ class Engine {
   int64_t planned_bytes() const;
   const EngineOptions& options() const { return options_; }
 
-  // Allocates and loads. Throws a user error with the numbers when the plan does not fit in the memory that
-  // is available now.
+  // Allocates and loads; on all ranks together. Throws a user error with the numbers when the plans of the
+  // ranks on this host do not fit in the memory that is available now.
   void allocate();
 
   // Sets all weights from (seed, parameter name, element index), zeroes the optimizer state.
@@ -154,6 +154,7 @@ class Engine {
   size_t program_index(ProgramKind kind, int32_t micro_batches, int64_t sequence_length) const;
   size_t train_index(size_t micro_batches) const;
   bool trains() const { return !options_.micro_batch_counts.empty(); }
+  void require_memory() const;
   std::string weight_prefix() const;
   std::string weight_buffer(const BucketTable& table) const;
   void swap_average();
