@@ -235,6 +235,10 @@ TEST_F(ProgramTest, AnOutputThatCannotBeWrittenIsNoSuccess) {
   const ProgramResult result = run({"help", "options"}, "/dev/full");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_NE(result.errors.find("standard output"), std::string::npos);
+  const ProgramResult closed =
+      run_and_wait({"/bin/sh", "-c", "'" ATHANOR_PROGRAM "' help options >&-"}, folder_.path());
+  EXPECT_EQ(closed.exit_code, 2);
+  EXPECT_NE(closed.errors.find("standard output"), std::string::npos) << closed.errors;
 }
 
 TEST_F(ProgramTest, ALossThatIsNotFiniteStopsTheJob) {

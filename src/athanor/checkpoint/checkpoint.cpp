@@ -339,7 +339,7 @@ LatestCheckpoint CheckpointFolder::find_latest() {
   }
   const std::string chosen = name_of_step(latest.checkpoint->step());
   for (const auto& [path, reason] : latest.rejected) {
-    latest.notes.push_back(fmt::format("not used: {}; going back to '{}'", reason, chosen));
+    latest.notes.push_back(fmt::format("passed over: {}; going back to '{}'", reason, chosen));
   }
   if (!pointed) {
     latest.notes.push_back(

@@ -34,14 +34,22 @@ void prepare_process() {
   sigaction(SIGBUS, &action, nullptr);
 }
 
+// Where a standard stream is closed, the next file that is opened would take its number, and what is printed
+// would go into that file. Results that cannot be printed are an error: /dev/full makes them one.
+bool open_standard_streams() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) >= 0) continue;
+    int opened = descriptor == STDOUT_FILENO ? open("/dev/full", O_WRONLY) : -1;
+    if (opened < 0) opened = open("/dev/null", O_RDWR);
+    if (opened != descriptor) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Where a standard stream is closed, the next file that is opened would take its number, and what is
-  // printed would go into that file.
-  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
-    if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDWR) != descriptor) return 1;
-  }
+  if (!open_standard_streams()) return 1;
   prepare_process();
   return athanor::run_program(argc, argv);
 }

@@ -114,6 +114,10 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)) {
 
 Engine::~Engine() = default;
 
+const StepProgram& Engine::train_program(size_t micro_batches) const {
+  return set_->programs[train_index(micro_batches)];
+}
+
 int64_t Engine::planned_bytes() const {
   return athanor::planned_bytes(*set_);
 }

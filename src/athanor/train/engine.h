@@ -89,6 +89,7 @@ class Engine {
   ~Engine();
 
   const ProgramSet& programs() const { return *set_; }
+  const StepProgram& train_program(size_t micro_batches) const;  // of a step of so many
   int64_t planned_bytes() const;
   const EngineOptions& options() const { return options_; }
 

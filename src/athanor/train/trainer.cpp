@@ -157,9 +157,6 @@ class Run {
     }
     lock_folder();
     LatestCheckpoint latest = find_latest(checkpoints_, context_.files, messages_);
-    for (const RejectedCheckpoint& rejected : latest.rejected) {
-      tell(MessageKind::warning, fmt::format("passed over {}: {}", rejected.path, rejected.reason));
-    }
     for (const std::string& line : latest.notes) note(line);
     if (!latest.checkpoint) {
       note("no checkpoint to resume from: starting at step 0");
@@ -310,16 +307,10 @@ class Run {
 
   StepResult dump_step(const StepBatch& batch, double rate, const SkipLimits& limits) {
     TensorDump dump(options_.dump.names);
-    const StepProgram* program = nullptr;
-    for (const StepProgram& candidate : engine_.programs().programs) {
-      if (candidate.kind == ProgramKind::train &&
-          candidate.micro_batches == static_cast<int32_t>(batch.micro_batches.size())) {
-        program = &candidate;
-      }
-    }
+    const StepProgram& program = engine_.train_program(batch.micro_batches.size());
     const StepResult result = engine_.observed_step(
         batch.micro_batches, progress_.step, updates(), rate,
-        [&](const Observation& seen) { dump.observe(*program, seen); }, limits);
+        [&](const Observation& seen) { dump.observe(program, seen); }, limits);
     const std::string folder = options_.run_folder() + "/dump";
     context_.files.make_directories(folder);
     const std::string rank = messages_.ranks() > 1 ? fmt::format(".rank_{}", messages_.rank()) : "";
