@@ -51,7 +51,6 @@ class HostTransport final : public Transport {
 
   ~HostTransport() override {
     wait_for_readers();
-    leaving_ = true;
     board().leave();
     speaking_ = nullptr;
     tcp_.reset();
@@ -243,7 +242,7 @@ class HostTransport final : public Transport {
   // In the loop's thread. A rank whose work is done needs nobody any more: peers that answer its goodbye by
   // closing their connections are no fault, and those that still work would take its word for it.
   void fail(const std::string& what) {
-    if (!leaving_) abort(fmt::format("rank {}: {}", rank(), what));
+    if (!board().has_left()) abort(fmt::format("rank {}: {}", rank(), what));
   }
 
   void tick() {
@@ -285,7 +284,6 @@ class HostTransport final : public Transport {
   int64_t last_tick_ns_ = monotonic_ns();  // of the loop's thread
   std::unique_ptr<TcpNetwork> tcp_;        // if this rank listens
   std::atomic<TcpNetwork*> speaking_{nullptr};
-  std::atomic<bool> leaving_{false};
   EventLoop loop_;  // the last member: it ends before what its callbacks use
 };
 

@@ -56,7 +56,7 @@ class TcpLink final : public Link {
   // This rank ends: what has been posted and queued is sent, and then a goodbye on every connection, those
   // too that are still to come.
   void shut_down();
-  bool has_unsent();              // of it
+  bool has_unsent();              // of what has been posted and queued
   void forgive(int64_t lost_ns);  // so much of the silence counts for nothing
   int64_t last_heard_ns();        // when anything last came; now, while this rank does not read
   bool peer_has_left() const { return peer_has_left_; }

@@ -50,7 +50,6 @@ TcpNetwork::~TcpNetwork() {
   const int64_t begin = monotonic_ns();
   int64_t deadline = begin + (gave_up ? farewell_ns : options_.silence_ns);
   loop_.post([this] {
-    leaving_ = true;
     for (TcpLink* const link : links()) link->shut_down();
   });
   // Closing while a peer's bytes lie unread would throw away what that peer has not read yet.
@@ -182,7 +181,7 @@ void TcpNetwork::add_channel(int peer, TcpLink::Side side, Descriptor socket) {
   TcpLink& link = link_to(peer);
   // Who comes too late to be told with the others.
   link.add_channel(side, std::move(socket), board_.has_failed() ? board_.status().failure : "");
-  if (leaving_) link.shut_down();
+  if (board_.has_left()) link.shut_down();
 }
 
 void TcpNetwork::tick(int64_t lost_ns) {

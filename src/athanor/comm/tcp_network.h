@@ -31,7 +31,8 @@ class TcpNetwork {
   using Fail = std::function<void(const std::string& what, bool handed_on)>;
   // Listens from now on; throws a user error if it cannot. `fail` is called in the loop's thread.
   TcpNetwork(const HostTransportOptions& options, EventLoop& loop, RankBoard& board, Fail fail);
-  // Says goodbye and waits a while for the peers to have read everything.
+  // Says goodbye and waits a while for the peers to have read everything. The board says by then that this
+  // rank has left.
   ~TcpNetwork();
 
   uint16_t port() const { return doorkeeper_.port(); }
@@ -72,7 +73,6 @@ class TcpNetwork {
   Doorkeeper doorkeeper_;
   Attempts attempts_;
   std::atomic<int> connecting_{0};  // attempts that have a socket
-  bool leaving_ = false;            // of the loop's thread
   int64_t last_heartbeat_ns_ = 0;
 
   std::mutex mutex_;  // guards what follows
