@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -287,20 +288,21 @@ class TwoHosts : public Managed {
     all.insert(all.end(), command.begin(), command.end());
     return start(by_slurm ? of_slurm(host) : of_pod(host), std::move(all));
   }
-  // A step's first loss is there; then `happens`, and both end within `seconds`.
+  // A step's first loss is there; then `happens`, and both end with a report that says one of `reasons`.
   void expect_end(const std::vector<std::string>& settings, const std::function<void()>& happens,
-                  double seconds) {
+                  const std::vector<std::string>& reasons) {
     const auto a = start_on('a', train_four("a", 1'000'000'000, settings)),
                b = start_on('b', train_four("a", 1'000'000'000, settings));
     ASSERT_TRUE(a->wait_until([&] { return losses("a").size() > 1; }));
-    const int64_t begin = monotonic_ns();
     happens();
     for (BackgroundProgram* const program : {a.get(), b.get()}) {
-      const ProgramResult result = program->wait(60);
+      const ProgramResult result = program->wait(300);
       EXPECT_EQ(result.exit_code, 4) << result.errors;
       EXPECT_NE(result.errors.find("athanor: rank "), std::string::npos) << result.errors;
+      EXPECT_TRUE(std::any_of(reasons.begin(), reasons.end(), [&](const std::string& reason) {
+        return result.errors.find(reason) != std::string::npos;
+      })) << result.errors;
     }
-    EXPECT_LT(seconds_of(monotonic_ns() - begin), seconds);
   }
   // Of the processes of the second host.
   void kill_a_rank() const {
@@ -335,12 +337,13 @@ TEST_F(TwoHosts, TrainAsOneProcessDoes) {
 
 TEST_F(TwoHosts, ARankThatIsKilledEndsBoth) {
   if (!made_) GTEST_SKIP() << "network namespaces cannot be made: that takes root and ip";
-  expect_end({}, [this] { kill_a_rank(); }, 10);
+  expect_end({}, [this] { kill_a_rank(); }, {"rank 3 "});
 }
 
 TEST_F(TwoHosts, ALinkThatIsCutEndsBoth) {
   if (!made_) GTEST_SKIP() << "network namespaces cannot be made: that takes root and ip";
-  expect_end({"comm.timeout=2"}, [this] { cut(); }, 15);
+  // Within comm.timeout in a step. Between steps ranks are patient: there it is the silence that tells.
+  expect_end({"comm.timeout=2"}, [this] { cut(); }, {" within 2.0 s", "no sign of life for 2"});
 }
 
 // A rank that stops without a word: the others miss its heart.
@@ -351,10 +354,8 @@ TEST_F(Launch, ARankThatIsStoppedEndsAll) {
   ASSERT_TRUE(program.wait_until([&] { return has_steps("a"); }));
   const std::vector<pid_t> ranks = children(program.process());
   ASSERT_EQ(ranks.size(), 4U);
-  const int64_t begin = monotonic_ns();
   kill(ranks[1], SIGSTOP);
-  const ProgramResult result = program.wait(100);
-  EXPECT_LT(seconds_of(monotonic_ns() - begin), 40);
+  const ProgramResult result = program.wait(300);
   EXPECT_EQ(result.exit_code, 4) << result.errors;
   EXPECT_NE(result.errors.find(fmt::format("rank 1 (process {}) shows no sign of life", ranks[1])),
             std::string::npos)

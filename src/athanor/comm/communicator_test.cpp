@@ -307,7 +307,7 @@ TEST(Communicator, P105_ATimeOutNamesWhoIsMissing) {
 TEST(Communicator, P97_GivingUpEndsAllRanksAtOnceAndForGood) {
   const int64_t begin = monotonic_ns();
   CommunicatorOptions options;
-  options.timeout_ns = 10'000'000'000;
+  options.timeout_ns = 60'000'000'000;
   const auto errors = on_ranks(4, {{}}, options, [&](int rank, Communicator& communicator) {
     CpuDevice device;
     Stream& stream = device.create_stream("communication", 1);
@@ -339,7 +339,7 @@ TEST(Communicator, P97_GivingUpEndsAllRanksAtOnceAndForGood) {
     EXPECT_EQ(error.substr(0, 20), "rank 2: out of paper") << error;
     EXPECT_NE(error.find(" was at all_reduce #2 of group 'all'"), std::string::npos) << error;
   }
-  EXPECT_LT(seconds_of(monotonic_ns() - begin), 5);
+  EXPECT_LT(seconds_of(monotonic_ns() - begin), 30);  // not the time-out
 }
 
 TEST(Communicator, DifferentCountsOfOneCollectiveAreReported) {
