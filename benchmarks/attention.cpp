@@ -1,9 +1,5 @@
 // Speed of attention forward and backward, beside a product of the same machine in the same run.
 //
-//   bench_attention [--sequence N] [--batch N] [--heads N] [--key-heads N] [--size N] [--window N] [--threads
-//   N]
-//                   [--type fp32|bf16|fp16] [--dropout P] [--bf16 automatic|convert|dot]
-//
 // Prints the median time of interleaved rounds, GFLOP/s over the visible pairs alone, and GFLOP/s over the
 // blocks that were computed.
 #include "athanor/kernels/cpu/attention.h"
@@ -13,16 +9,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <dnnl.hpp>
-#include <map>
 #include <new>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "athanor/kernels/cpu/matmul.h"
+#include "support/median.h"
+#include "support/options.h"
 
 namespace {
 
@@ -31,11 +27,6 @@ using namespace athanor::cpu;
 
 double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
 }
 
 struct Buffer {
@@ -74,23 +65,17 @@ class Yardstick {
   Buffer space_, x_{tokens * side * 4}, weight_{side * side * 4}, y_{tokens * side * 4};
 };
 
-int64_t number(const std::map<std::string, std::string>& options, const char* name, int64_t fallback) {
-  const auto found = options.find(name);
-  return found == options.end() ? fallback : std::atoll(found->second.c_str());
-}
+struct Arguments {
+  int64_t sequence = 1024, batch = 4, heads = 12, key_heads = 0, size = 64, window = 0, rounds = 9;
+  int threads = 2;
+  double dropout = 0;
+  std::string type = "fp32", arithmetic = "automatic";
+};
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  std::map<std::string, std::string> options;
-  for (int i = 1; i + 1 < argc; i += 2) options[argv[i]] = argv[i + 1];
-  const int64_t sequence = number(options, "--sequence", 1024), batch = number(options, "--batch", 4);
-  const int64_t heads = number(options, "--heads", 12), key_heads = number(options, "--key-heads", heads);
-  const int64_t size = number(options, "--size", 64), window = number(options, "--window", 0);
-  const auto threads = static_cast<int>(number(options, "--threads", 2));
-  const int64_t rounds = number(options, "--rounds", 9);
-  const std::string type = options.count("--type") != 0 ? options["--type"] : "fp32";
-  const std::string arithmetic = options.count("--bf16") != 0 ? options["--bf16"] : "automatic";
+void bench(const Arguments& arguments) {
+  const auto& [sequence, batch, heads, any_key_heads, size, window, rounds, threads, dropout, type,
+               arithmetic] = arguments;
+  const int64_t key_heads = any_key_heads == 0 ? heads : any_key_heads;
   const DType dtype = parse_dtype(type).value();
   const auto bytes = static_cast<int64_t>(size_of(dtype));
 
@@ -117,8 +102,7 @@ int main(int argc, char** argv) {
   forward.shape = {batch, sequence, sequence, heads, key_heads, size};
   forward.options.scale = 1 / std::sqrt(static_cast<double>(size));
   forward.options.window = window;
-  if (options.count("--dropout") != 0)
-    forward.options.dropout.probability = std::atof(options["--dropout"].c_str());
+  forward.options.dropout.probability = dropout;
   forward.options.dropout.sample_ids = samples.data();
   if (arithmetic == "convert") forward.options.arithmetic = AttentionArithmetic::convert;
   if (arithmetic == "dot") forward.options.arithmetic = AttentionArithmetic::dot;
@@ -182,5 +166,24 @@ int main(int argc, char** argv) {
   report("backward", median(backwards), 5);
   report("both", median(forwards) + median(backwards), 7);
   fmt::print("workspace {} + {} bytes\n", forward_space.size, backward_space.size);
-  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  Arguments arguments;
+  BenchmarkOptions options("Times attention, forward and backward.");
+  options.number("--sequence", arguments.sequence, 1, 1 << 24, "tokens of a sample");
+  options.number("--batch", arguments.batch, 1, 1 << 20, "samples");
+  options.number("--heads", arguments.heads, 1, 1 << 16, "of queries");
+  options.number("--key-heads", arguments.key_heads, 0, 1 << 16,
+                 "of keys and values; 0: as many as of queries");
+  options.number("--size", arguments.size, 1, 256, "of a head");
+  options.number("--window", arguments.window, 0, 1 << 24, "attention window; 0: full");
+  options.number("--threads", arguments.threads, 1, 1 << 16, "that share the work");
+  options.number("--rounds", arguments.rounds, 1, 1 << 20, "the median of so many");
+  options.number("--dropout", arguments.dropout, 0, 0.99, "probability");
+  options.text("--type", arguments.type, "of what is read and written", {"fp32", "bf16", "fp16"});
+  options.text("--arithmetic", arguments.arithmetic, "of bf16", {"automatic", "convert", "dot"});
+  return options.run(count, values, [&] { bench(arguments); });
 }

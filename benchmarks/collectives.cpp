@@ -2,17 +2,13 @@
 // time that copying its bytes takes at the speed of the machine's memory, and beside OpenMPI where it is
 // installed (bench_collectives_mpi), measured in turns.
 //
-//   bench_collectives [--json] [--rounds N] [--private]
-//
 // 4 KiB and 16 MiB are what the operation is about: the whole vector of a reduction, the gathered output, the
-// input of an exchange, the message. `--private` keeps buffers out of shared memory.
+// input of an exchange, the message.
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -27,7 +23,8 @@
 #include "athanor/base/error.h"
 #include "athanor/comm/process_ranks.h"
 #include "athanor/device/cpu_device.h"
-#include "median.h"
+#include "support/median.h"
+#include "support/options.h"
 
 namespace {
 
@@ -221,23 +218,12 @@ void run(bool json, int rounds, bool private_buffers) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
+int main(int count, char** values) {
   bool json = false, private_buffers = false;
   int rounds = 5;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument == "--json")
-      json = true;
-    else if (argument == "--private")
-      private_buffers = true;
-    else if (argument == "--rounds" && i + 1 < argc)
-      rounds = std::max(1, std::atoi(argv[++i]));
-    else
-      throw_user_error("unknown argument " + argument, "bench_collectives [--json] [--rounds N] [--private]");
-  }
-  run(json, rounds, private_buffers);
-  return 0;
-} catch (const Error& error) {
-  fmt::print(stderr, "{}\n", error.what());
-  return 2;
+  BenchmarkOptions options("Times collectives between four processes of this machine.");
+  options.flag("--json", json, "a JSON array");
+  options.number("--rounds", rounds, 1, 1 << 20, "the median of so many, in turn with OpenMPI");
+  options.flag("--private", private_buffers, "buffers outside of shared memory");
+  return options.run(count, values, [&] { run(json, rounds, private_buffers); });
 }

@@ -10,7 +10,6 @@
 
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -21,7 +20,8 @@
 #include "athanor/device/cpu_device.h"
 #include "athanor/kernels/cpu/memory_peak.h"
 #include "athanor/machine/host.h"
-#include "median.h"
+#include "support/median.h"
+#include "support/options.h"
 
 namespace athanor {
 namespace {
@@ -65,7 +65,8 @@ double time_tokens(Engine& engine, const Arguments& arguments) {
   return report.seconds / static_cast<double>(arguments.tokens);  // the first came with the prompt
 }
 
-int bench(const Arguments& arguments) {
+void bench(const Arguments& arguments) {
+  if (arguments.tokens > arguments.context - 2) throw_user_error("--tokens has no room in --context");
   std::vector<Row> rows;
   rows.push_back({"fp32", Precision::fp32, nullptr, {}});
   rows.push_back({"bf16", Precision::bf16, nullptr, {}});
@@ -116,13 +117,12 @@ int bench(const Arguments& arguments) {
   }
   if (arguments.json) {
     fmt::print("{}\n", json.dump());
-    return 0;
+    return;
   }
   for (const auto& entry : json) {
     for (const auto& [key, value] : entry.items()) fmt::print("{:<28} {}\n", key, value.dump());
     fmt::print("\n");
   }
-  return 0;
 }
 
 }  // namespace
@@ -130,23 +130,12 @@ int bench(const Arguments& arguments) {
 
 int main(int count, char** values) {
   athanor::Arguments arguments;
-  CLI::App app("Times generation of one sequence.");
-  app.add_option("--model", arguments.model, "name in configs/models");
-  app.add_option("--context", arguments.context, "tokens of the whole sequence")
-      ->check(CLI::Range(4, 1 << 20));
-  app.add_option("--tokens", arguments.tokens, "tokens that are timed")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", arguments.rounds, "the median of so many")->check(CLI::PositiveNumber);
-  app.add_option("--threads", arguments.threads, "0: all cores");
-  app.add_flag("--json", arguments.json, "one JSON array");
-  CLI11_PARSE(app, count, values);
-  if (arguments.tokens > arguments.context - 2) {
-    fmt::print(stderr, "bench: --tokens has no room in --context\n");
-    return 2;
-  }
-  try {
-    return athanor::bench(arguments);
-  } catch (const athanor::Error& error) {
-    fmt::print(stderr, "bench: {}\n", error.what());
-    return 2;
-  }
+  athanor::BenchmarkOptions options("Times generation of one sequence.");
+  options.text("--model", arguments.model, "name in configs/models");
+  options.number("--context", arguments.context, 4, 1 << 20, "tokens of the whole sequence");
+  options.number("--tokens", arguments.tokens, 1, 1 << 20, "tokens that are timed");
+  options.number("--rounds", arguments.rounds, 1, 1 << 20, "the median of so many");
+  options.number("--threads", arguments.threads, 0, 1 << 16, "0: all cores");
+  options.flag("--json", arguments.json, "one JSON array");
+  return options.run(count, values, [&] { athanor::bench(arguments); });
 }

@@ -2,8 +2,6 @@
 // link of 1 Gbit/s with 1 ms each way that this program plays (packets wait in a queue until their time has
 // come).
 //
-//   bench_hosts [--json] [--mbit N] [--delay-us N] [--repetitions N]
-//
 // link_share: 16 MiB / median time / link rate. A ring of two sends each byte once, so 1 is what the link
 // allows, headers counted. Needs the right to make network namespaces (root).
 #include <arpa/inet.h>
@@ -25,7 +23,6 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <new>
@@ -39,6 +36,8 @@
 #include "athanor/comm/host_transport.h"
 #include "athanor/comm/shared_memory.h"
 #include "athanor/device/cpu_device.h"
+#include "support/median.h"
+#include "support/options.h"
 
 namespace {
 
@@ -272,43 +271,26 @@ void run(const Options& options) {
     ends[static_cast<size_t>(rank)] = receive_descriptor(ours.number());
   }
   if (!play_link(ends, children, options)) throw_user_error("a rank failed");
-  std::vector<double> seconds(meeting.seconds.begin(), meeting.seconds.begin() + options.repetitions);
-  std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
-  const double share = static_cast<double>(bytes) / median / (options.mbit * 1e6 / 8);
+  const double seconds = median({meeting.seconds.begin(), meeting.seconds.begin() + options.repetitions});
+  const double share = static_cast<double>(bytes) / seconds / (options.mbit * 1e6 / 8);
   if (options.json)
     fmt::print(
         "{{\"link_share\": {:.4f}, \"milliseconds\": {:.3f}, \"bytes\": {}, \"link_mbit\": {}, \"delay_us\": "
         "{}}}\n",
-        share, median * 1e3, bytes, options.mbit, options.delay_us);
+        share, seconds * 1e3, bytes, options.mbit, options.delay_us);
   else
     fmt::print("16 MiB all_reduce over {} Mbit/s, {} us each way: {:.1f} ms, {:.3f} of the link\n",
-               options.mbit, options.delay_us, median * 1e3, share);
+               options.mbit, options.delay_us, seconds * 1e3, share);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const bool has_value = i + 1 < argc;
-    if (argument == "--json")
-      options.json = true;
-    else if (argument == "--mbit" && has_value)
-      options.mbit = std::max(1.0, std::atof(argv[++i]));
-    else if (argument == "--delay-us" && has_value)
-      options.delay_us = std::max(0, std::atoi(argv[++i]));
-    else if (argument == "--repetitions" && has_value)
-      options.repetitions = std::clamp(std::atoi(argv[++i]), 1, most_repetitions);
-    else
-      throw_user_error("unknown argument " + argument,
-                       "bench_hosts [--json] [--mbit N] [--delay-us N] "
-                       "[--repetitions N]");
-  }
-  run(options);
-  return 0;
-} catch (const Error& error) {
-  fmt::print(stderr, "{}\n", error.what());
-  return 2;
+int main(int count, char** values) {
+  Options arguments;
+  BenchmarkOptions options("Times an all-reduce between two hosts over a slow link.");
+  options.flag("--json", arguments.json, "one JSON object");
+  options.number("--mbit", arguments.mbit, 1, 1e6, "rate of the link in Mbit/s");
+  options.number("--delay-us", arguments.delay_us, 0, 10'000'000, "microseconds each way");
+  options.number("--repetitions", arguments.repetitions, 1, most_repetitions, "the median of so many");
+  return options.run(count, values, [&] { run(arguments); });
 }

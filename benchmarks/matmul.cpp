@@ -1,14 +1,10 @@
 // The matrix products of a training step, one by one: time, rate, and share of the machine's measured peak.
-//
-//   bench_matmul [gpt2-124m|char-small] [fp32|bf16|fp16] [threads] [repetitions]
 #include "athanor/kernels/cpu/matmul.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +12,7 @@
 #include "athanor/base/error.h"
 #include "athanor/device/cpu_device.h"
 #include "athanor/kernels/cpu/matrix_peak.h"
+#include "support/options.h"
 
 namespace {
 
@@ -113,17 +110,14 @@ void run(const std::string& model, DType dtype, int threads, int repetitions) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  const std::string model = argc > 1 ? argv[1] : "gpt2-124m";
-  const std::optional<DType> dtype = parse_dtype(argc > 2 ? argv[2] : "fp32");
-  const int threads = argc > 3 ? std::atoi(argv[3]) : available_cores();
-  const int repetitions = argc > 4 ? std::atoi(argv[4]) : 5;
-  if (!dtype || (*dtype != DType::fp32 && *dtype != DType::bf16 && *dtype != DType::fp16) || threads < 1 ||
-      repetitions < 1)
-    throw_user_error("bad arguments", "bench_matmul [model] [fp32|bf16|fp16] [threads] [repetitions]");
-  run(model, *dtype, threads, repetitions);
-  return 0;
-} catch (const Error& error) {
-  fmt::print(stderr, "{}\n", error.what());
-  return 2;
+int main(int count, char** values) {
+  std::string model = "gpt2-124m", precision = "fp32";
+  int threads = available_cores(), repetitions = 5;
+  BenchmarkOptions options("Times the matrix products of a training step, one by one.");
+  options.text("--model", model, "whose products", {"gpt2-124m", "char-small"});
+  options.text("--precision", precision, "of the products", {"fp32", "bf16", "fp16"});
+  options.number("--threads", threads, 1, 1 << 16, "of one product");
+  options.number("--repetitions", repetitions, 1, 1 << 20, "the least of so many");
+  return options.run(count, values,
+                     [&] { run(model, parse_dtype(precision).value(), threads, repetitions); });
 }

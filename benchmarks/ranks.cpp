@@ -10,7 +10,6 @@
 #include <fmt/core.h>
 #include <sys/mman.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -25,8 +24,9 @@
 #include "athanor/cli/run_options.h"
 #include "athanor/comm/process_ranks.h"
 #include "athanor/train/engine.h"
-#include "median.h"
-#include "random_batch.h"
+#include "support/median.h"
+#include "support/options.h"
+#include "support/random_batch.h"
 
 namespace athanor {
 namespace {
@@ -143,7 +143,7 @@ Measured measure(const Arguments& arguments, const std::string& layout, int rank
   return measured;
 }
 
-int bench(const Arguments& arguments) {
+void bench(const Arguments& arguments) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const std::string& layout : arguments.layouts) {
     std::vector<double> speeds, one_times, two_times;
@@ -170,7 +170,6 @@ int bench(const Arguments& arguments) {
     rows.push_back(std::move(row));
   }
   if (arguments.json) fmt::print("{}\n", rows.dump(1));
-  return 0;
 }
 
 }  // namespace
@@ -178,21 +177,15 @@ int bench(const Arguments& arguments) {
 
 int main(int count, char** values) {
   athanor::Arguments arguments;
-  CLI::App app("Times training steps of two ranks beside one.");
-  app.add_option("--model", arguments.model, "name in configs/models");
-  app.add_option("--precision", arguments.precision, "fp32, bf16");
-  app.add_option("--layout", arguments.layouts, "replica, zero1, zero2, zero3, tensor")
-      ->check(CLI::IsMember({"replica", "zero1", "zero2", "zero3", "tensor"}));
-  app.add_option("--sequence", arguments.sequence, "tokens of a sample");
-  app.add_option("--micro-batch", arguments.micro_batch, "samples of a step, even");
-  app.add_option("--steps", arguments.steps, "timed steps")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", arguments.rounds, "pairs of measurements")->check(CLI::PositiveNumber);
-  app.add_flag("--json", arguments.json, "a JSON array");
-  CLI11_PARSE(app, count, values);
-  try {
-    return athanor::bench(arguments);
-  } catch (const athanor::Error& error) {
-    fmt::print(stderr, "bench: {}\n", error.what());
-    return 2;
-  }
+  athanor::BenchmarkOptions options("Times training steps of two ranks beside one.");
+  options.text("--model", arguments.model, "name in configs/models");
+  options.text("--precision", arguments.precision, "of the model", {"fp32", "bf16"});
+  options.text("--layout", arguments.layouts, "of the two ranks",
+               {"replica", "zero1", "zero2", "zero3", "tensor"});
+  options.number("--sequence", arguments.sequence, 1, 1 << 30, "tokens of a sample");
+  options.number("--micro-batch", arguments.micro_batch, 2, 1 << 20, "samples of a step, even");
+  options.number("--steps", arguments.steps, 1, 1 << 20, "timed steps");
+  options.number("--rounds", arguments.rounds, 1, 1 << 20, "pairs of measurements");
+  options.flag("--json", arguments.json, "a JSON array");
+  return options.run(count, values, [&] { athanor::bench(arguments); });
 }

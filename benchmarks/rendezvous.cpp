@@ -18,7 +18,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -33,6 +32,7 @@
 #include "athanor/store/store_connection.h"
 #include "athanor/store/store_server.h"
 #include "peers/naive_store.h"
+#include "support/options.h"
 
 namespace {
 
@@ -43,7 +43,7 @@ constexpr int most_processes = 16, ranks_per_host = 8;
 struct Options {
   int ranks = 2048, processes = 2;
   double naive_limit = 60;
-  bool json = false, naive = true;
+  bool json = false, no_naive = false;
 };
 
 struct Meeting {
@@ -295,47 +295,32 @@ double measure_naive(const Options& options) {
 void run(const Options& options) {
   int64_t messages = 0;
   const double seconds = measure_own(options, messages);
-  const double naive = options.naive ? measure_naive(options) : 0;
+  const double naive = options.no_naive ? 0 : measure_naive(options);
   if (options.json) {
-    const std::string beside = !options.naive ? ""
-                               : naive < 0    ? fmt::format(", \"naive_timed_out\": {}", options.naive_limit)
-                                              : fmt::format(", \"naive_seconds\": {:.4f}", naive);
+    const std::string beside = options.no_naive ? ""
+                               : naive < 0 ? fmt::format(", \"naive_timed_out\": {}", options.naive_limit)
+                                           : fmt::format(", \"naive_seconds\": {:.4f}", naive);
     fmt::print("{{\"ranks\": {}, \"seconds\": {:.4f}{}, \"messages\": {}}}\n", options.ranks, seconds, beside,
                messages);
     return;
   }
   fmt::print("{} ranks ready in {:.3f} s, {} messages\n", options.ranks, seconds, messages);
-  if (options.naive && naive < 0)
+  if (!options.no_naive && naive < 0)
     fmt::print("a naive store with a barrier after each group: not within {} s\n", options.naive_limit);
-  if (options.naive && naive >= 0)
+  if (!options.no_naive && naive >= 0)
     fmt::print("a naive store with a barrier after each group: {:.3f} s\n", naive);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const bool has_value = i + 1 < argc;
-    if (argument == "--json")
-      options.json = true;
-    else if (argument == "--no-naive")
-      options.naive = false;
-    else if (argument == "--ranks" && has_value)
-      options.ranks = std::clamp(std::atoi(argv[++i]), 1, 60'000);
-    else if (argument == "--processes" && has_value)
-      options.processes = std::clamp(std::atoi(argv[++i]), 1, most_processes);
-    else if (argument == "--naive-limit" && has_value)
-      options.naive_limit = std::max(0.1, std::atof(argv[++i]));
-    else
-      throw_user_error("unknown argument " + argument,
-                       "bench_rendezvous [--json] [--ranks N] [--processes N] [--no-naive] [--naive-limit "
-                       "SECONDS]");
-  }
-  run(options);
-  return 0;
-} catch (const Error& error) {
-  fmt::print(stderr, "{}\n", error.what());
-  return 2;
+int main(int count, char** values) {
+  Options arguments;
+  BenchmarkOptions options("Times the start-up of many ranks.");
+  options.flag("--json", arguments.json, "one JSON object");
+  options.number("--ranks", arguments.ranks, 1, 60'000, "ranks, simulated");
+  options.number("--processes", arguments.processes, 1, most_processes, "that they are spread over");
+  options.flag("--no-naive", arguments.no_naive, "without the blocking store beside");
+  options.number("--naive-limit", arguments.naive_limit, 0.1, 1e6,
+                 "seconds after which that one is given up");
+  return options.run(count, values, [&] { run(arguments); });
 }

@@ -5,13 +5,10 @@
 
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "athanor/base/clock.h"
-#include "athanor/base/error.h"
 #include "athanor/cli/option_files.h"
 #include "athanor/cli/run_options.h"
 #include "athanor/machine/host.h"
@@ -20,7 +17,8 @@
 #include "athanor/observe/time_by_operation.h"
 #include "athanor/train/engine.h"
 #include "athanor/train/peak.h"
-#include "random_batch.h"
+#include "support/options.h"
+#include "support/random_batch.h"
 
 namespace athanor {
 namespace {
@@ -47,7 +45,7 @@ void configure(RunConfiguration& run, const Arguments& arguments) {
   options.model.maximum_positions = std::max(options.model.maximum_positions, options.data.sequence_length);
 }
 
-int bench(const Arguments& arguments) {
+void bench(const Arguments& arguments) {
   RunConfiguration run;
   configure(run, arguments);
   const RunOptions& options = run.options;
@@ -106,14 +104,13 @@ int bench(const Arguments& arguments) {
   json["loss"] = loss;
   if (arguments.json) {
     fmt::print("{}\n", json.dump());
-    return 0;
+    return;
   }
   for (const std::string& note : engine.programs().notes) fmt::print("{}\n", note);
   for (const auto& [key, value] : json.items()) {
     if (key != "time_by_operation") fmt::print("{:<24} {}\n", key, value.dump());
   }
   fmt::print("\n{}", to_table(summary));
-  return 0;
 }
 
 }  // namespace
@@ -121,22 +118,17 @@ int bench(const Arguments& arguments) {
 
 int main(int count, char** values) {
   athanor::Arguments arguments;
-  CLI::App app("Times training steps of one process.");
-  app.add_option("--model", arguments.model, "name in configs/models");
-  app.add_option("--precision", arguments.precision, "fp32, bf16, fp16");
-  app.add_option("--recompute", arguments.recompute, "none, selective, full");
-  app.add_option("--sequence", arguments.sequence, "tokens of a sample (1024, or what the model has)");
-  app.add_option("--micro-batch", arguments.micro_batch, "samples");
-  app.add_option("--window", arguments.window, "attention window; 0: full");
-  app.add_option("--steps", arguments.steps, "timed steps")->check(CLI::PositiveNumber);
-  app.add_option("--threads", arguments.threads, "0: all cores");
-  app.add_option("--set", arguments.settings, "any option, NAME=VALUE");
-  app.add_flag("--json", arguments.json, "one JSON object");
-  CLI11_PARSE(app, count, values);
-  try {
-    return athanor::bench(arguments);
-  } catch (const athanor::Error& error) {
-    fmt::print(stderr, "bench: {}\n", error.what());
-    return 2;
-  }
+  athanor::BenchmarkOptions options("Times training steps of one process.");
+  options.text("--model", arguments.model, "name in configs/models");
+  options.text("--precision", arguments.precision, "of the model", {"fp32", "bf16", "fp16"});
+  options.text("--recompute", arguments.recompute, "what is computed twice", {"none", "selective", "full"});
+  options.number("--sequence", arguments.sequence, 0, 1 << 30,
+                 "tokens of a sample; 0: 1024, or what the model has");
+  options.number("--micro-batch", arguments.micro_batch, 1, 1 << 20, "samples");
+  options.number("--window", arguments.window, -1, 1 << 30, "attention window; 0: full, -1: the model's");
+  options.number("--steps", arguments.steps, 1, 1 << 20, "timed steps");
+  options.number("--threads", arguments.threads, 0, 1 << 16, "0: all cores");
+  options.text("--set", arguments.settings, "any option, NAME=VALUE");
+  options.flag("--json", arguments.json, "one JSON object");
+  return options.run(count, values, [&] { athanor::bench(arguments); });
 }

@@ -9,21 +9,19 @@
 
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "athanor/base/clock.h"
-#include "athanor/base/error.h"
 #include "athanor/base/file_environment.h"
 #include "athanor/machine/host.h"
 #include "athanor/tokenizer/open_tokenizer.h"
 #include "athanor/tokenizer/train.h"
-#include "median.h"
+#include "support/median.h"
+#include "support/options.h"
 
 namespace athanor {
 namespace {
@@ -108,20 +106,13 @@ void run(const Arguments& arguments) {
 }  // namespace
 }  // namespace athanor
 
-int main(int argc, char** argv) {
+int main(int count, char** values) {
   athanor::Arguments arguments;
-  CLI::App app("Speed of encoding and of training a tokenizer.");
-  app.add_flag("--json", arguments.json, "print JSON");
-  app.add_option("--repetitions", arguments.repetitions)->check(CLI::PositiveNumber);
-  app.add_option("--bible", arguments.bible);
-  app.add_option("--dictionary", arguments.dictionary);
-  app.add_option("--vocabulary", arguments.vocabulary, "GPT-2's vocab.json");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    athanor::run(arguments);
-    return 0;
-  } catch (const athanor::Error& error) {
-    fmt::print(stderr, "bench_tokenizer: {}\n", error.what());
-    return 2;
-  }
+  athanor::BenchmarkOptions options("Speed of encoding and of training a tokenizer.");
+  options.flag("--json", arguments.json, "a JSON array");
+  options.number("--repetitions", arguments.repetitions, 1, 1 << 20, "the median of so many");
+  options.text("--bible", arguments.bible, "the smaller text");
+  options.text("--dictionary", arguments.dictionary, "the larger text");
+  options.text("--vocabulary", arguments.vocabulary, "GPT-2's vocab.json");
+  return options.run(count, values, [&] { athanor::run(arguments); });
 }
