@@ -86,16 +86,6 @@ int ranks_of(const RunOptions& options) {
   return static_cast<int>(options.mesh().ranks());
 }
 
-// A slip in a number must not fill the machine with processes.
-void refuse_too_many(int local_ranks) {
-  constexpr int for_each_core = 64;
-  if (const int cores = available_cores(); local_ranks / for_each_core >= cores)
-    throw_user_error(fmt::format("{} ranks on this machine, which has {} cores for them", local_ranks, cores),
-                     fmt::format("fewer than {} for each core: change --ranks or mesh.*, or use more "
-                                 "machines (docs/jobs.md)",
-                                 for_each_core));
-}
-
 }  // namespace
 
 void set_ranks(RunConfiguration& run, int64_t ranks) {
@@ -119,7 +109,8 @@ void start_ranks(const RunOptions& options) {
   launch_options.arguments = own_arguments();
   launch_options.ranks = ranks_of(options);
   launch_options.local_ranks = ranks_of_task(place, launch_options.ranks);
-  refuse_too_many(launch_options.local_ranks);
+  refuse_too_many(launch_options.local_ranks, "ranks",
+                  "change --ranks or mesh.*, or use more machines (docs/jobs.md)");
   launch_options.first_rank = place.task * launch_options.local_ranks;
   const Meeting meeting = place.kind == JobPlace::Kind::alone
                               ? meeting_of_one_host("")

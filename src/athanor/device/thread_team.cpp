@@ -27,6 +27,13 @@ int available_cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+void refuse_too_many(int count, std::string_view what, std::string_view advice) {
+  constexpr int for_each_core = 64;
+  if (const int cores = available_cores(); count / for_each_core >= cores)
+    throw_user_error(fmt::format("{} {} on a machine that has {} cores for them", count, what, cores),
+                     fmt::format("fewer than {} for each core: {}", for_each_core, advice));
+}
+
 // The tiles of a job are divided into one range of neighbours for each thread, which takes those of its own
 // range first and then helps the others: from one kernel to the next a thread stays with the same rows as
 // long as all keep pace, and finds them in its cache.

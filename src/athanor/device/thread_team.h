@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -47,5 +48,9 @@ class ThreadTeam {
 
 // The number of cores the calling thread may run on, at least 1.
 int available_cores();
+
+// A slip in a number must not fill the machine: a user error for 64 or more of `what` ("ranks", "threads")
+// for each core. `advice`: what else to give.
+void refuse_too_many(int count, std::string_view what, std::string_view advice);
 
 }  // namespace athanor

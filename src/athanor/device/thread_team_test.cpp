@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "athanor/base/error.h"
+
 namespace athanor {
 namespace {
 
@@ -116,6 +118,20 @@ TEST(ThreadTeam, RethrowsTheFirstExceptionAndGoesOn) {
       team.parallel_for(20, [&](int64_t, int) { ++calls; });
       EXPECT_EQ(calls, 20);
     }
+  }
+}
+
+TEST(Cores, SixtyFourForEachAreTooMany) {
+  const int most = 64 * available_cores();
+  EXPECT_NO_THROW(refuse_too_many(most - 1, "things", "fewer things"));
+  try {
+    refuse_too_many(most, "things", "fewer things");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::user);
+    EXPECT_EQ(error.message(),
+              fmt::format("{} things on a machine that has {} cores for them", most, available_cores()));
+    EXPECT_EQ(error.hint(), "fewer than 64 for each core: fewer things");
   }
 }
 

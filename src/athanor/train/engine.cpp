@@ -41,8 +41,6 @@ int64_t first_non_finite(const TensorView& view) {
   return -1;
 }
 
-constexpr int most_threads_of_core = 64;  // more is a slip of the hand
-
 const char* describe(Part part) {
   switch (part) {
     case Part::forward:
@@ -78,10 +76,7 @@ Backend describe_backend(const KernelTable& kernels, int threads, std::string na
 
 Engine::Engine(EngineOptions options) : options_(std::move(options)) {
   threads_ = options_.threads > 0 ? options_.threads : available_cores();
-  if (const int cores = available_cores(); threads_ / most_threads_of_core >= cores)
-    throw_user_error(
-        fmt::format("{} threads on {} cores", threads_, cores),
-        fmt::format("fewer than {} for each core; as many as cores are the fastest", most_threads_of_core));
+  refuse_too_many(threads_, "threads", "as many as cores are the fastest");
   if (options_.kernels == KernelSet::cpu) {
     add_cpu_kernels(kernels_);
   } else {
