@@ -29,7 +29,7 @@ extern char** environ;
 namespace athanor {
 namespace {
 
-constexpr size_t most_kept = 64 << 10;  // bytes of output that wait for the run's folder
+constexpr size_t most_kept = 64 << 10;  // bytes of output that wait until they can be written
 constexpr size_t last_lines = 3;        // of a failed rank's output in the report
 constexpr std::array<int, 5> passed_on = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP};
 
@@ -80,7 +80,7 @@ struct RankProcess {
   bool ended = false;
   int status = 0;  // of waitpid
   Descriptor output, report;
-  std::string kept, said;  // output for the log that waits; what it reported
+  std::string kept, said;  // output that is not in the log yet; what it reported
   std::string last;        // of its output
   Descriptor log;
 };
@@ -148,6 +148,7 @@ class Launch {
       if (blamed_ >= 0 && monotonic_ns() > deadline_ns_) kill_all(SIGKILL);
     }
     for (RankProcess& rank : ranks_) hear(rank);
+    write_logs();
     if (blamed_ >= 0) give_report(ranks_[static_cast<size_t>(blamed_)]);
   }
 
@@ -205,6 +206,7 @@ class Launch {
       const bool good = WIFEXITED(rank.status) && WEXITSTATUS(rank.status) == 0;
       if (!good) blame(static_cast<int>(i));
     }
+    write_logs();
   }
 
   // As Ctrl-Z means it: all ranks stop, and go on when this process does.
@@ -255,7 +257,6 @@ class Launch {
       rank.last += text;
       if (rank.last.size() > 4096) rank.last.erase(0, rank.last.size() - 4096);
     });
-    write_log(rank);
   }
 
   std::string log_folder() const { return folder_ + "/logs"; }
@@ -263,19 +264,25 @@ class Launch {
     return fmt::format("{}/rank_{}.log", log_folder(), rank.rank);
   }
 
-  // Before the run has a folder the latest output is kept. A log that cannot be written ends no run.
+  // What cannot be written, as before the run has a folder or when the disk is full, is kept, the latest of
+  // it, and tried again: it ends no run.
+  void write_logs() {
+    for (RankProcess& rank : ranks_)
+      if (!rank.kept.empty()) write_log(rank);
+  }
+
   void write_log(RankProcess& rank) {
-    if (rank.kept.empty()) return;
     if (!rank.log.is_open() && !folder_.empty() && access(folder_.c_str(), W_OK) == 0) {
       mkdir(log_folder().c_str(), 0777);
       rank.log = Descriptor(open(log_path(rank).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     }
-    if (rank.log.is_open()) {
-      (void)!write(rank.log.number(), rank.kept.data(), rank.kept.size());
-      rank.kept.clear();
-    } else if (rank.kept.size() > most_kept) {
-      rank.kept.erase(0, rank.kept.size() - most_kept);
+    while (rank.log.is_open() && !rank.kept.empty()) {
+      const ssize_t written = write(rank.log.number(), rank.kept.data(), rank.kept.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) break;
+      rank.kept.erase(0, static_cast<size_t>(written));
     }
+    if (rank.kept.size() > most_kept) rank.kept.erase(0, rank.kept.size() - most_kept);
   }
 
   static std::string last_of(const std::string& output) {

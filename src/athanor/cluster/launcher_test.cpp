@@ -4,13 +4,18 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
+#include "athanor/base/file_environment.h"
+#include "athanor/base/temporary_folder.h"
+#include "athanor/cluster/job_place.h"
 
 namespace athanor {
 namespace {
@@ -61,6 +66,38 @@ TEST(Launcher, ARankThatSomebodyElseKillsHasFailed) {
     kill(ranks[1], SIGTERM);
   });
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 4) << status;
+}
+
+// As on a disk that is full for a while.
+TEST(Launcher, WhatDoesNotFitIntoALogComesLater) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path("logs/rank_1.log");
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    const rlimit little{4, RLIM_INFINITY};
+    signal(SIGXFSZ, SIG_IGN);
+    LaunchOptions options;
+    options.program = "/bin/sh";
+    options.arguments = {"sh", "-c",
+                         fmt::format("if [ ${} = 0 ]; then echo \"folder $PWD\" >/proc/self/fd/${}; "
+                                     "else echo 0123456789; while [ ! -e go ]; do sleep 0.01; done; fi",
+                                     rank_variable, report_variable)};
+    options.local_ranks = options.ranks = 2;
+    if (chdir(folder.path().c_str()) != 0 || setrlimit(RLIMIT_FSIZE, &little) != 0) _exit(1);
+    launch(options);
+    _exit(0);
+  }
+  const int64_t deadline = monotonic_ns() + 60'000'000'000;
+  std::error_code none;
+  while (std::filesystem::file_size(log, none) != 4 && monotonic_ns() < deadline) usleep(1000);
+  EXPECT_EQ(std::filesystem::file_size(log, none), 4U);
+  const rlimit enough{RLIM_INFINITY, RLIM_INFINITY};
+  EXPECT_EQ(prlimit(launcher, RLIMIT_FSIZE, &enough, nullptr), 0);
+  write_file_atomically(system_files(), folder.path("go"), "");
+  int status = 0;
+  waitpid(launcher, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read_file(system_files(), log, 100), "0123456789\n");
 }
 
 }  // namespace
