@@ -18,6 +18,12 @@
 
 namespace athanor {
 
+inline int occurrences(const std::string& text, const std::string& word) {
+  int count = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
+  return count;
+}
+
 class Launch : public testing::Test {
  protected:
   Launch() {

@@ -38,12 +38,11 @@ class BackgroundProgram {
   void send(int signal) const;
   // Waits until `condition` holds; false if the program ended or `seconds` passed before.
   bool wait_until(const std::function<bool()>& condition, double seconds = 60);
+  bool ended();
   // Waits for its end; kills it after `seconds`.
   ProgramResult wait(double seconds = 120);
 
  private:
-  bool ended();  // fills in result_'s ending
-
   TemporaryFolder scratch_;
   std::string output_to_;
   pid_t child_ = -1;

@@ -110,7 +110,7 @@ class Progress {
     return true;
   }
   void clear() const {
-    if (isatty(STDERR_FILENO) == 1) write_message("\r     \r");
+    if (isatty(STDERR_FILENO) == 1 && shown_ >= 0) write_message("\r     \r");
   }
 
  private:
@@ -119,7 +119,7 @@ class Progress {
 
 void evaluate_sets(const EvaluateArguments& arguments, const InferenceRanks& ranks) {
   RankMessages& messages = *ranks.messages;
-  const Inference inference = open_inference(arguments.inference);
+  const Inference inference = open_inference(arguments.inference, ranks);
   // Rank 0 first: it makes the token files of texts that the others then find.
   const std::vector<Set> sets = messages.first_then_others([&] { return sets_of(arguments, inference); });
   EngineOptions options = inference.engine_options();
@@ -138,7 +138,6 @@ void evaluate_sets(const EvaluateArguments& arguments, const InferenceRanks& ran
         "a window moves on by no more than its length, or tokens would be left out");
   }
   options.validation_micro_batch = arguments.batch;
-  ranks.apply(options);
   if (arguments.shard_weights) {
     if (ranks.groups() == 1) {
       throw_user_error("--shard-weights: there is one rank with windows of its own, which needs all weights",
@@ -146,7 +145,7 @@ void evaluate_sets(const EvaluateArguments& arguments, const InferenceRanks& ran
     }
     options.compile.zero_stage = 3;
   }
-  const auto engine = load_engine(inference, options);
+  const auto engine = load_engine(inference, options, ranks);
   for (const Set& set : sets) {
     EvaluateOptions evaluation{
         .stride = arguments.stride, .range = set.range, .max_tokens = arguments.tokens};

@@ -308,7 +308,7 @@ std::vector<std::string> agreed_prompts(const GenerateArguments& arguments, Rank
 
 void generate_texts(const GenerateArguments& arguments, const InferenceRanks& ranks) {
   RankMessages& messages = *ranks.messages;
-  Inference inference = open_inference(arguments.inference);
+  Inference inference = open_inference(arguments.inference, ranks);
   require_tokenizer(inference);
   Generator generator(arguments, inference, agreed_prompts(arguments, messages));
   // No larger than the texts can get.
@@ -323,8 +323,7 @@ void generate_texts(const GenerateArguments& arguments, const InferenceRanks& ra
   const int64_t prompts_of_group =
       (static_cast<int64_t>(generator.prompt_count()) + ranks.groups() - 1) / ranks.groups();
   options.generation = GenerationShape::of(std::min(arguments.batch, prompts_of_group), context);
-  ranks.apply(options);
-  const auto engine = load_engine(inference, options);
+  const auto engine = load_engine(inference, options, ranks);
   const GenerateReport report = generator.run(*engine, ranks);
   if (!messages.is_first()) return;
   write_message(fmt::format(

@@ -68,12 +68,12 @@ EngineOptions Inference::engine_options() const {
   return options;
 }
 
-Inference open_inference(const InferenceArguments& arguments) {
+Inference open_inference(const InferenceArguments& arguments, const InferenceRanks& ranks) {
   FileEnvironment& files = system_files();
   Inference inference;
   inference.path = arguments.model.empty() ? latest_run(files, RunOptions().folder) : arguments.model;
   const ModelSource source = open_model_source(files, inference.path);
-  for (const std::string& note : source.notes) write_message(fmt::format("note: {}\n", note));
+  for (const std::string& note : source.notes) ranks.note(note);
   inference.model = source.model;
   inference.weights = source.weights;
   inference.tokenizer = tokenizer_for(files, arguments, source);
@@ -95,9 +95,11 @@ void require_tokenizer(const Inference& inference) {
                    "name the tokenizer with --tokenizer; `--tokenizer bytes` if its ids are bytes");
 }
 
-std::unique_ptr<Engine> load_engine(const Inference& inference, const EngineOptions& options) {
-  auto engine = std::make_unique<Engine>(options);
-  for (const std::string& note : engine->programs().notes) write_message(fmt::format("note: {}\n", note));
+std::unique_ptr<Engine> load_engine(const Inference& inference, EngineOptions options,
+                                    const InferenceRanks& ranks) {
+  ranks.apply(options);
+  auto engine = std::make_unique<Engine>(std::move(options));
+  for (const std::string& note : engine->programs().notes) ranks.note(note);
   engine->allocate();
   load_weights(*engine, *inference.weights, inference.averages);
   return engine;

@@ -11,6 +11,7 @@
 
 #include "athanor/checkpoint/weight_reader.h"
 #include "athanor/cli/commands.h"
+#include "athanor/cli/inference_ranks.h"
 #include "athanor/model/config.h"
 #include "athanor/tokenizer/tokenizer.h"
 #include "athanor/train/engine.h"
@@ -34,10 +35,11 @@ struct Inference {
   EngineOptions engine_options() const;
 };
 
-// Opens the model and prints what is noteworthy on standard error.
-Inference open_inference(const InferenceArguments& arguments);
+// Opens the model and notes what is noteworthy.
+Inference open_inference(const InferenceArguments& arguments, const InferenceRanks& ranks);
 void require_tokenizer(const Inference& inference);  // user error without one
-// Allocates, and loads the weights.
-std::unique_ptr<Engine> load_engine(const Inference& inference, const EngineOptions& options);
+// Allocates on all ranks, and loads the weights.
+std::unique_ptr<Engine> load_engine(const Inference& inference, EngineOptions options,
+                                    const InferenceRanks& ranks);
 
 }  // namespace athanor

@@ -1,5 +1,9 @@
 #include "athanor/cli/inference_ranks.h"
 
+#include <fmt/format.h>
+
+#include "athanor/base/error.h"
+
 namespace athanor {
 
 std::optional<InferenceRanks> join_inference(const InferenceArguments& arguments) {
@@ -28,6 +32,10 @@ std::optional<InferenceRanks> join_inference(const InferenceArguments& arguments
   share_cores(options, ranks.job);
   ranks.threads = options.threads;
   return ranks;
+}
+
+void InferenceRanks::note(const std::string& text) const {
+  if (messages->is_first()) write_message(fmt::format("note: {}\n", text));
 }
 
 void InferenceRanks::apply(EngineOptions& options) const {

@@ -25,6 +25,8 @@ struct InferenceRanks {
   int group() const { return messages->rank() / ranks_of_group(); }  // this rank's
   bool speaks_for_group() const { return messages->rank() % ranks_of_group() == 0; }
 
+  // On standard error, once for all ranks.
+  void note(const std::string& text) const;
   // An engine of the whole mesh, which cuts batches and weights.
   void apply(EngineOptions& options) const;
 };
