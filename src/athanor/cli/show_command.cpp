@@ -111,7 +111,8 @@ void show_command(const ShowArguments& arguments) {
   std::string text = notes_text(set);
   if (topic == "block") text += templates_text(program, arguments.template_name.value_or("block"));
   if (topic == "step") text += calls_text(program);
-  if (topic == "memory") text += memory_text(program, set.persistent_bytes) + collectives_text(program);
+  if (topic == "memory")
+    text += memory_text(program, set.persistent_bytes) + collectives_text(program, set.gradient_wire);
   if (topic == "parameters") text += parameter_table(set, run.options.model);
   write_output(text);
 }

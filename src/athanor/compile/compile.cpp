@@ -54,6 +54,7 @@ class Compiler {
     distribution_ = distribution_of(layout_, options_, needs);
     set.mesh = layout_.mesh();
     set.cut_buckets = distribution_.cut;
+    set.gradient_wire = options_.gradient_wire;
     set.whole_tables = bucket_tables(config_);
     for (BucketTable& table : set.whole_tables) {
       apply_roles(table, options_.optimizer);

@@ -8,6 +8,7 @@
 #include "athanor/base/error.h"
 #include "athanor/compile/compile.h"
 #include "athanor/model/test_models.h"
+#include "athanor/program/collective_report.h"
 
 namespace athanor {
 namespace {
@@ -131,7 +132,7 @@ TEST(DistributedProgram, RefusesAWaitThatIsMissing) {
 }
 
 // What a collective between calls uses may not be given away while it can be running.
-TEST(DistributedProgram, RefusesMemoryGivenAwayTooSoon) {
+TEST(DistributedProgram, P42_RefusesMemoryGivenAwayTooSoon) {
   StepProgram program = train_program(spread(1, 2, 1, 1, 2)).programs[0];
   const auto sent = std::ranges::find_if(
       program.buffers, [](const Buffer& buffer) { return buffer.name == "gradients.0.block.3"; });
@@ -244,6 +245,31 @@ TEST(DistributedProgram, ALongRingCostsInstructionsAndNoMemory) {
   EXPECT_LE(each, 6);  // a part and its shift, forward, and backward with a shift more
   EXPECT_EQ(operations(many) - operations(more), 120 * each);
   EXPECT_EQ(many.transient_bytes, more.transient_bytes);
+}
+
+// Of gradients, not of weights, activations and scalars.
+TEST(DistributedProgram, ANarrowWireHalvesWhatGradientsSend) {
+  CompileOptions options = spread(2, 3, 1, 2, 2);
+  const ProgramSet wide = train_program(options);
+  options.gradient_wire = DType::bf16;
+  const ProgramSet narrow = train_program(options);
+  const auto before = collectives_of(wide.programs[0], wide.gradient_wire),
+             after = collectives_of(narrow.programs[0], narrow.gradient_wire);
+  ASSERT_EQ(before.size(), after.size());
+  int gradients = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const bool is_gradient = before[i].operation == OperationKind::reduce_members ||
+                             before[i].operation == OperationKind::reduce_scatter_bucket;
+    const int part = is_gradient ? 2 : 1;
+    gradients += is_gradient ? 1 : 0;
+    EXPECT_EQ(after[i].operation, before[i].operation);
+    EXPECT_EQ(after[i].dtype, is_gradient ? DType::bf16 : before[i].dtype);
+    EXPECT_EQ(after[i].count, before[i].count);
+    EXPECT_EQ(after[i].bytes * part, before[i].bytes) << name_of(before[i].operation);
+    EXPECT_EQ(after[i].sent * part, before[i].sent) << name_of(before[i].operation);
+    EXPECT_EQ(after[i].largest_bytes * part, before[i].largest_bytes) << name_of(before[i].operation);
+  }
+  EXPECT_GE(gradients, 2);
 }
 
 // The stages keep what they say: of a model of which a rank of one would keep everything.

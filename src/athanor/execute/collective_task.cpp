@@ -195,10 +195,7 @@ void CollectiveTask::prepare(CollectiveKind kind, const std::byte* input, std::b
   collective.group = group_.id;
   collective.spec.kind = kind;
   collective.spec.dtype = dtype;
-  collective.spec.wire = dtype;
-  const bool gradients =
-      kind_ == OperationKind::reduce_members || kind_ == OperationKind::reduce_scatter_bucket;
-  if (gradients && dtype == DType::fp32) collective.spec.wire = context_.gradient_wire;
+  collective.spec.wire = wire_type(kind_, dtype, context_.gradient_wire);
   if (has_reduction(kind) && attributes_.from.kind == PlacementKind::partial &&
       attributes_.from.reduction == Reduction::max)
     collective.spec.reduction = CollectiveReduction::max;

@@ -46,11 +46,9 @@ std::vector<std::string> names_of(const Execution& execution, const std::vector<
 
 }  // namespace
 
-Executor::Executor(Device& device, const KernelTable& kernels, int threads, Communicator* communicator,
-                   DType gradient_wire)
+Executor::Executor(Device& device, const KernelTable& kernels, int threads, Communicator* communicator)
     : device_(device), kernels_(kernels), threads_(threads) {
   rank_.communicator = communicator;
-  rank_.gradient_wire = gradient_wire;
   const auto create = [&](StreamKind kind, int team) {
     streams_[static_cast<size_t>(kind)] = &device.create_stream(name_of(kind), team);
   };
@@ -76,6 +74,7 @@ void Executor::load(std::shared_ptr<const ProgramSet> set) {
     transient_bytes_ = std::max(transient_bytes_, program.transient_bytes);
   }
   rank_.mesh = &set_->mesh;
+  rank_.gradient_wire = set_->gradient_wire;
   rank_.coordinates = coordinates_of(
       set_->mesh, rank_.communicator != nullptr ? static_cast<int32_t>(rank_.communicator->rank()) : 0);
   persistent_ = allocate(set_->persistent_bytes);

@@ -35,8 +35,7 @@ class Executor {
   // `kernels`, `device` and `communicator` must outlive the executor. `threads`: size of the compute stream's
   // team. Without a communicator the programs are those of one rank. With one, every rank must run the same
   // programs in the same order, and an error on one ends the step on all.
-  Executor(Device& device, const KernelTable& kernels, int threads, Communicator* communicator = nullptr,
-           DType gradient_wire = DType::fp32);
+  Executor(Device& device, const KernelTable& kernels, int threads, Communicator* communicator = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

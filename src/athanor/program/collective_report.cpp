@@ -21,9 +21,11 @@ int64_t bytes_of(const Graph& graph, std::span<const ValueId> values) {
 using Key = std::tuple<Axis, OperationKind, DType>;
 using Counts = std::map<Key, CollectiveCount>;
 
-void add(const Graph& graph, const Operation& operation, Counts& counts) {
+void add(const Graph& graph, const Operation& operation, DType gradient_wire, Counts& counts) {
   // What works in place has an output alone.
-  const DType dtype = graph.value(operation.outputs.front()).dtype;
+  const DType kept = graph.value(operation.outputs.front()).dtype;
+  const DType dtype = wire_type(operation.kind, kept, gradient_wire);
+  const auto size = static_cast<int64_t>(size_of(dtype)), kept_size = static_cast<int64_t>(size_of(kept));
   CollectiveCount& entry = counts[{operation.attributes.axis, operation.kind, dtype}];
   entry.operation = operation.kind;
   entry.axis = operation.attributes.axis;
@@ -33,21 +35,22 @@ void add(const Graph& graph, const Operation& operation, Counts& counts) {
       operation.region < 0 ? 1 : graph.regions[static_cast<size_t>(operation.region)].iterations();
   int64_t bytes = std::max(bytes_of(graph, operation.inputs), bytes_of(graph, operation.outputs));
   if (operation.kind == OperationKind::reduce_members)  // of a bucket only some travel
-    bytes = operation.attributes.extent * static_cast<int64_t>(size_of(dtype));
+    bytes = operation.attributes.extent * kept_size;
+  bytes = bytes * size / kept_size;
   entry.count += times;
   entry.bytes += static_cast<double>(times) * static_cast<double>(bytes);
-  entry.sent += cost_of(graph, operation).sent;
+  entry.sent += cost_of(graph, operation).sent * static_cast<double>(size) / static_cast<double>(kept_size);
   entry.largest_bytes = std::max(entry.largest_bytes, bytes);
 }
 
 }  // namespace
 
-std::vector<CollectiveCount> collectives_of(const StepProgram& program) {
+std::vector<CollectiveCount> collectives_of(const StepProgram& program, DType gradient_wire) {
   std::vector<Counts> by_template;
   for (const Template& block : program.templates) {
     Counts& counts = by_template.emplace_back();
     for (const Operation& operation : block.graph.operations) {
-      if (row_of(operation.kind).is_collective) add(block.graph, operation, counts);
+      if (row_of(operation.kind).is_collective) add(block.graph, operation, gradient_wire, counts);
     }
   }
   Counts total;
@@ -67,8 +70,8 @@ std::vector<CollectiveCount> collectives_of(const StepProgram& program) {
   return list;
 }
 
-std::string collectives_text(const StepProgram& program) {
-  const std::vector<CollectiveCount> list = collectives_of(program);
+std::string collectives_text(const StepProgram& program, DType gradient_wire) {
+  const std::vector<CollectiveCount> list = collectives_of(program, gradient_wire);
   if (list.empty()) return {};
   std::string text = fmt::format(
       "collectives of a step, on each rank\n  {:10} {:>6} {:22} {:5} {:>9} {:>14} {:>14} {:>14}\n", "axis",

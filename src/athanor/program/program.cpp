@@ -34,6 +34,12 @@ bool Template::is_mixed() const {
   return has(StreamKind::communication) && has(StreamKind::compute);
 }
 
+DType wire_type(OperationKind kind, DType dtype, DType gradient_wire) {
+  const bool gradients =
+      kind == OperationKind::reduce_members || kind == OperationKind::reduce_scatter_bucket;
+  return gradients && dtype == DType::fp32 ? gradient_wire : dtype;
+}
+
 bool is_persistent(BufferClass buffer_class) {
   return buffer_class <= BufferClass::scalars;
 }

@@ -134,8 +134,12 @@ struct ProgramSet {
   std::vector<BucketTable> tables;
   std::vector<BucketTable> whole_tables;  // the same in global shapes
   std::vector<StepProgram> programs;
-  std::vector<std::string> notes;  // printed before the start: fallbacks and choices the compiler made
+  DType gradient_wire = DType::fp32;  // contributions to gradients on their way between ranks
+  std::vector<std::string> notes;     // printed before the start: fallbacks and choices the compiler made
 };
+
+// The type in which elements of `dtype` travel in a collective of this kind.
+DType wire_type(OperationKind kind, DType dtype, DType gradient_wire);
 
 // The address of an operation in plan, records, simulation and hang reports.
 struct Address {

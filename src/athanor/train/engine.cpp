@@ -141,8 +141,7 @@ void Engine::require_memory() const {
 void Engine::allocate() {
   require_memory();
   device_ = std::make_unique<CpuDevice>(threads_);
-  executor_ = std::make_unique<Executor>(*device_, kernels_, threads_, options_.communicator,
-                                         options_.compile.gradient_wire);
+  executor_ = std::make_unique<Executor>(*device_, kernels_, threads_, options_.communicator);
   executor_->load(set_);
 }
 
