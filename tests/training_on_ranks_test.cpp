@@ -312,6 +312,21 @@ TEST_F(TrainingOnRanks, AnErrorOfOneRankEndsAll) {
   EXPECT_NE(errors[0].find("rank 2"), std::string::npos) << errors[0];
 }
 
+// They may be one step apart.
+TEST_F(TrainingOnRanks, WhoOutlivesAnotherSaysWhichWeightsItHas) {
+  const RunOptions many = on(exact("a"), {.shard = 2});
+  const std::string blocked = runs.folder().path("blocked");
+  write_file_atomically(system_files(), blocked, "no folder");
+  const auto errors = runs.train_on_ranks(many, [&](int rank, RunOptions& options, TrainContext&) {
+    if (rank != 1) return;
+    options.folder = blocked;
+    options.dump = {{"loss"}, 3};
+  });
+  for (const std::string& error : errors) EXPECT_NE(error.find(blocked), std::string::npos) << error;
+  const std::string log = runs.text(many, "logs/run.log");
+  EXPECT_NE(log.find("this rank has the weights of step 3"), std::string::npos) << log;
+}
+
 TEST_F(TrainingOnRanks, OptionsAndDataMustBeTheSame) {
   const RunOptions many = on(exact("a"), {.tensor = 2});
   for (const std::string& error : runs.train_on_ranks(many, [](int rank, RunOptions&, TrainContext& context) {

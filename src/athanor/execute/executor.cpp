@@ -134,8 +134,10 @@ void Executor::run(size_t index, const StepInputs& inputs) {
   ResolvedProgram& program = *programs_.at(index);
   program.step = &inputs;
   program.late_failure = nullptr;
+  committed_ = false;
   issue(program, {});
   synchronize();
+  committed_ = true;
   throw_late_failure(program);
   records_.clear();
   for (const Execution& execution : program.executions) {
@@ -151,6 +153,8 @@ void Executor::run_observed(size_t index, const StepInputs& inputs,
   program.step = &inputs;
   program.late_failure = nullptr;
   const Places places(*program.program, {persistent_.get(), transient_.get()});
+  committed_ = false;
+  bool given_up = false;
   issue(program, [&](size_t i) {
     synchronize();
     const Execution& execution = program.executions[i];
@@ -168,9 +172,10 @@ void Executor::run_observed(size_t index, const StepInputs& inputs,
                                     return places.view(call, id, region, execution.address.iteration);
                                   }};
     if (observe) observe(observation);
-    return until && until(observation);
+    return given_up = until && until(observation);
   });
   synchronize();
+  committed_ = !given_up;
   throw_late_failure(program);
 }
 

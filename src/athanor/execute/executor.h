@@ -56,6 +56,9 @@ class Executor {
                     const std::function<void(const Observation&)>& observe,
                     const std::function<bool(const Observation&)>& until = {});
 
+  // Whether the last run got beyond its commit point, whatever it threw: the update has then been made whole.
+  bool committed() const { return committed_; }
+
   // Records of the last run() in issue order; valid until the next run.
   std::span<const Record> records() const { return records_; }
 
@@ -82,6 +85,7 @@ class Executor {
   int64_t transient_bytes_ = 0;
   std::vector<std::unique_ptr<ResolvedProgram>> programs_;
   std::vector<Record> records_;
+  bool committed_ = false;
 };
 
 }  // namespace athanor

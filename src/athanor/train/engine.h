@@ -105,6 +105,10 @@ class Engine {
   StepResult train_step(std::span<const Batch> micro_batches, int64_t step, int64_t optimizer_step,
                         double learning_rate, const SkipLimits& limits = {});
 
+  // Whether the last train_step or observed_step got beyond its commit point. Where it then threw, because
+  // other ranks are lost, weights and optimizer state are those after the step; else those before it.
+  bool committed() const { return executor_->committed(); }
+
   // What the gradient is multiplied by from the loss to the norm and the update, in the steps that follow; 1
   // to begin with. Results are true values: the scale is taken off again.
   void set_loss_scale(double scale) { loss_scale_ = scale; }

@@ -80,6 +80,10 @@ class Run {
   TrainOutcome go() {
     try {
       return run();
+    } catch (const Error& error) {
+      const Error told = with_step_of_weights(error);
+      reports_.failed(told.what());
+      throw told;
     } catch (const std::exception& error) {
       reports_.failed(error.what());
       throw;
@@ -106,6 +110,15 @@ class Run {
     finish(outcome);
     interrupts_ = nullptr;
     return outcome;
+  }
+
+  // What ranks that outlive others have in memory may be one step apart.
+  Error with_step_of_weights(const Error& error) const {
+    if (messages_.ranks() == 1 || !trains_ || error.kind() != ErrorKind::restart_worker) return error;
+    const int64_t step = progress_.step + (in_step_ && engine_.committed() ? 1 : 0);
+    return {error.kind(), error.message(),
+            fmt::format("{}{}this rank has the weights of step {}", error.hint(),
+                        error.hint().empty() ? "" : "; ", step)};
   }
 
   // Rank 0 speaks for all.
@@ -233,6 +246,7 @@ class Run {
         [this](int64_t consumed) { return batch_size(options_.batch, part_.samples, consumed); },
         progress_.consumed_samples);
     TrainOutcome outcome;
+    trains_ = true;
     reports_.begin(progress_.step);
     first_step_ = progress_.step;
     for (;;) {
@@ -270,9 +284,11 @@ class Run {
     const double scale = scaler_.scale();
     engine_.set_loss_scale(scale);
     const int64_t begin = monotonic_ns();
+    in_step_ = true;
     const StepResult result =
         dumps ? dump_step(batch, rate, limits)
               : engine_.train_step(batch.micro_batches, progress_.step, updates(), rate, limits);
+    in_step_ = false;
     const double seconds = seconds_of(monotonic_ns() - begin);
     const bool overflow = scaler_.overflowed(result.loss, result.gradient_norm);
     if (!overflow || scaler_.at_minimum()) refuse_non_finite(batch, result, rate);
@@ -443,6 +459,7 @@ class Run {
   RunProgress progress_;
   const Interrupts* interrupts_ = nullptr;  // while the run is on
   int64_t saved_step_ = -1, first_step_ = 0;
+  bool trains_ = false, in_step_ = false;
 };
 
 }  // namespace
