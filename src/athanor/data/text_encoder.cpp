@@ -51,56 +51,57 @@ TextEncoder::~TextEncoder() {
 void TextEncoder::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !waiting_.empty(); });
+    Task* task = nullptr;
+    changed_.wait(lock, [&] {
+      const auto next =
+          std::find_if(tasks_.begin(), tasks_.end(), [](const Task& one) { return !one.begun; });
+      task = next == tasks_.end() ? nullptr : &*next;
+      return stop_ || task != nullptr;
+    });
     if (stop_) return;
-    auto [number, block] = std::move(waiting_.front());
-    waiting_.pop_front();
+    task->begun = true;
     lock.unlock();
-    Result result;
     try {
-      result.block = encode(block);
+      task->encoded = encode(task->text);
     } catch (...) {
-      result.error = std::current_exception();
+      task->error = std::current_exception();
     }
+    task->text = TextBlock();
     lock.lock();
-    ready_.emplace(number, std::move(result));
+    task->done = true;
     changed_.notify_all();
   }
 }
 
 // Keeps every thread busy, and memory bounded: so many blocks are on their way at most.
 void TextEncoder::read_ahead() {
-  const auto most = static_cast<int64_t>(2 * threads_.size() + 1);
-  while (!exhausted_ && given_ - taken_ < most) {
-    Result failed;
+  while (!exhausted_ && tasks_.size() <= 2 * threads_.size()) {
+    Task task;
     try {
       auto block = blocks_.next();
-      if (!block) {
-        exhausted_ = true;
-        return;
-      }
-      const std::lock_guard lock(mutex_);
-      waiting_.emplace_back(given_++, std::move(*block));
-      changed_.notify_all();
-      continue;
+      exhausted_ = !block;
+      if (exhausted_) return;
+      task.text = std::move(*block);
     } catch (...) {
-      failed.error = std::current_exception();
+      task.error = std::current_exception();  // comes out behind what was read before
+      task.begun = task.done = exhausted_ = true;
     }
-    exhausted_ = true;
     const std::lock_guard lock(mutex_);
-    ready_.emplace(given_++, std::move(failed));  // comes out behind what was read before
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
   }
 }
 
 std::optional<EncodedBlock> TextEncoder::next() {
   read_ahead();
-  if (taken_ == given_) return std::nullopt;
+  if (tasks_.empty()) return std::nullopt;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ready_.contains(taken_); });
-  Result result = std::move(ready_.extract(taken_++).mapped());
+  changed_.wait(lock, [&] { return tasks_.front().done; });
+  Task task = std::move(tasks_.front());
+  tasks_.pop_front();
   lock.unlock();
-  if (result.error) std::rethrow_exception(std::exchange(result.error, nullptr));
-  return std::move(result.block);
+  if (task.error) std::rethrow_exception(std::exchange(task.error, nullptr));
+  return std::move(task.encoded);
 }
 
 EncodedBlock TextEncoder::encode(const TextBlock& block) const {

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -57,9 +56,13 @@ class TextEncoder {
   std::optional<EncodedBlock> next();
 
  private:
-  struct Result {
-    EncodedBlock block;
-    std::exception_ptr error;
+  // A block on its way from the text to next(). What its thread may need is there beforehand: outside of
+  // encode() nothing can fail.
+  struct Task {
+    TextBlock text;
+    EncodedBlock encoded = {};
+    std::exception_ptr error = nullptr;
+    bool begun = false, done = false;
   };
   void work();
   EncodedBlock encode(const TextBlock& block) const;
@@ -74,12 +77,10 @@ class TextEncoder {
   TextBlocks blocks_;
   int32_t end_of_text_ = 0;
   bool exhausted_ = false;
-  int64_t given_ = 0, taken_ = 0;  // blocks: to the threads, by next()
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::pair<int64_t, TextBlock>> waiting_;
-  std::map<int64_t, Result> ready_;
+  std::deque<Task> tasks_;  // in the order of the text; a task stays in place while others come and go
   bool stop_ = false;
   std::vector<std::thread> threads_;  // last: they use all of the above
 };
