@@ -408,7 +408,7 @@ TEST_F(Training, DataIsToldAndShortDataRefused_P54_P55_) {
   EXPECT_FALSE(exists(options, "config.toml"));
   options.data.max_epochs = 0;
   EXPECT_EQ(runs.error_of(options), "");
-  for (const char* part : {"1 documents", "17 tokens", "1 samples an epoch", "20 epochs"}) {
+  for (const char* part : {"1 document,", "17 tokens", "1 sample an epoch", "20 epochs"}) {
     EXPECT_NE(runs.screen().find(part), std::string::npos) << part << "\n" << runs.screen();
   }
 }

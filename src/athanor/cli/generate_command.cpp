@@ -12,6 +12,7 @@
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
 #include "athanor/base/json_depth.h"
+#include "athanor/base/plural.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/inference.h"
 #include "athanor/cli/inference_ranks.h"
@@ -326,10 +327,11 @@ void generate_texts(const GenerateArguments& arguments, const InferenceRanks& ra
   const auto engine = load_engine(inference, options, ranks);
   const GenerateReport report = generator.run(*engine, ranks);
   if (!messages.is_first()) return;
-  write_message(fmt::format(
-      "{} tokens in {} ({}), after {} of prompt in {}\n", report.tokens, format_seconds(report.seconds),
-      format_rate(report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0),
-      report.prompt_tokens, format_seconds(report.prompt_seconds)));
+  write_message(
+      fmt::format("{} token{} in {} ({}), after {} of prompt in {}\n", report.tokens, plural(report.tokens),
+                  format_seconds(report.seconds),
+                  format_rate(report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0),
+                  report.prompt_tokens, format_seconds(report.prompt_seconds)));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "athanor/base/error.h"
 #include "athanor/base/file_environment.h"
+#include "athanor/base/plural.h"
 #include "athanor/cli/commands.h"
 #include "athanor/observe/format.h"
 #include "athanor/tokenizer/incremental_encoder.h"
@@ -62,9 +63,9 @@ std::string describe(const Counts& counts) {
   if (counts.tokens == 0) return "0 bytes, 0 tokens";
   const auto tokens = static_cast<double>(counts.tokens);
   return fmt::format(
-      "{} bytes, {} tokens, {} bytes per token; {} tokens ({}) are single bytes of characters that the "
-      "vocabulary lacks",
-      format_exact(counts.bytes), format_exact(counts.tokens),
+      "{} byte{}, {} token{}, {} bytes per token; {} ({}) of the tokens are single bytes of characters that "
+      "the vocabulary lacks",
+      format_exact(counts.bytes), plural(counts.bytes), format_exact(counts.tokens), plural(counts.tokens),
       format_short(static_cast<double>(counts.bytes) / tokens), format_exact(counts.fallback),
       format_share(static_cast<double>(counts.fallback) / tokens));
 }

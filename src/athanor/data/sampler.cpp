@@ -5,6 +5,7 @@
 
 #include "athanor/base/error.h"
 #include "athanor/base/philox.h"
+#include "athanor/base/plural.h"
 #include "athanor/data/permutation.h"
 
 namespace athanor {
@@ -58,9 +59,11 @@ Window Sampler::window(int64_t sample) const {
 
 std::string describe(const DataReport& report) {
   return fmt::format(
-      "{} documents, {} tokens, {} samples an epoch (sequence length {}); {} samples wanted: {} epochs",
-      report.documents, report.tokens, report.samples_per_epoch, report.sequence_length,
-      report.requested_samples, report.epochs_needed);
+      "{} document{}, {} token{}, {} sample{} an epoch (sequence length {}); {} sample{} wanted: {} epoch{}",
+      report.documents, plural(report.documents), report.tokens, plural(report.tokens),
+      report.samples_per_epoch, plural(report.samples_per_epoch), report.sequence_length,
+      report.requested_samples, plural(report.requested_samples), report.epochs_needed,
+      plural(report.epochs_needed));
 }
 
 DataReport report_on(const TokenSource& tokens, const Sampler& sampler) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "athanor/base/error.h"
+#include "athanor/base/plural.h"
 #include "athanor/observe/format.h"
 #include "athanor/observe/json_lines.h"
 
@@ -158,10 +159,10 @@ ComparedRun read_compared_run(FileEnvironment& files, const std::string& folder,
     const bool there = files.exists(join_path(folder, metrics_file_name));
     throw_user_error(
         fmt::format("{} has no loss to compare: {} {}", folder, join_path(folder, metrics_file_name),
-                    !there ? "is not there"
-                    : run.passed_over > 0
-                        ? fmt::format("has {} lines, none of which can be read", run.passed_over)
-                        : "has no step yet"),
+                    !there                ? "is not there"
+                    : run.passed_over > 0 ? fmt::format("has {} line{}, none of which can be read",
+                                                        run.passed_over, plural(run.passed_over))
+                                          : "has no step yet"),
         "name folders of runs that have made a step");
   }
   return run;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "athanor/base/plural.h"
 #include "athanor/observe/format.h"
 
 namespace athanor {
@@ -135,7 +136,7 @@ std::string validation_line(const ValidationReport& r, const TerminalOptions& op
   if (!r.loss) return fmt::format("step {}  {}: no valid tokens", r.step, set);
   std::string line = fmt::format("step {}  {}: loss {}", r.step, set, format_loss(*r.loss));
   if (r.perplexity) line += "  perplexity " + format_short(*r.perplexity);
-  return line + fmt::format("  ({} tokens)", format_count(r.tokens));
+  return line + fmt::format("  ({} token{})", format_count(r.tokens), plural(r.tokens));
 }
 
 TerminalOptions terminal_options_for(std::FILE* stream) {

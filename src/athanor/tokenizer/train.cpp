@@ -7,6 +7,7 @@
 #include <set>
 
 #include "athanor/base/error.h"
+#include "athanor/base/plural.h"
 #include "athanor/tokenizer/added_tokens.h"
 #include "athanor/tokenizer/merge_learner.h"
 #include "athanor/tokenizer/unicode.h"
@@ -102,9 +103,10 @@ void check(const TokenizerTrainingOptions& options) {
   }
   const auto least = static_cast<int64_t>(256 + options.special_tokens.size());
   if (options.vocabulary < least || options.vocabulary > int64_t{1} << 24) {
-    throw_user_error(fmt::format("a vocabulary of {} tokens cannot be trained", options.vocabulary),
-                     fmt::format("the 256 bytes and {} special tokens are {}; 16777216 are the most",
-                                 options.special_tokens.size(), least));
+    throw_user_error(
+        fmt::format("a vocabulary of {} tokens cannot be trained", options.vocabulary),
+        fmt::format("the 256 bytes and {} special token{} are {}; 16777216 are the most",
+                    options.special_tokens.size(), plural(std::ssize(options.special_tokens)), least));
   }
 }
 

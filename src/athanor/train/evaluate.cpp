@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "athanor/base/error.h"
+#include "athanor/base/plural.h"
 #include "athanor/comm/rank_messages.h"
 #include "athanor/data/batch_part.h"
 #include "athanor/train/rank_layout.h"
@@ -30,7 +31,7 @@ class Windows final : public SampleReader {
     count_ = range.size();
     if (options.max_tokens > 0) count_ = std::min(count_, options.max_tokens);
     if (count_ < 2) {
-      throw_user_error(fmt::format("the data has {} tokens", count_),
+      throw_user_error(fmt::format("the data has {} token{}", count_, plural(count_)),
                        "at least two are needed: the first one only serves to predict the second");
     }
     stride_ = options.stride > 0 ? options.stride : length;

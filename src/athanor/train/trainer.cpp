@@ -5,6 +5,7 @@
 
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
+#include "athanor/base/plural.h"
 #include "athanor/data/loader.h"
 #include "athanor/observe/format.h"
 #include "athanor/tokenizer/tokenizer_files.h"
@@ -332,7 +333,7 @@ class Run {
     const std::string rank = messages_.ranks() > 1 ? fmt::format(".rank_{}", messages_.rank()) : "";
     const std::string path = fmt::format("{}/step_{}{}.safetensors", folder, progress_.step + 1, rank);
     const int64_t count = dump.write(context_.files, path);
-    note(fmt::format("dumped {} tensors to {}", count, path));
+    note(fmt::format("dumped {} tensor{} to {}", count, plural(count), path));
     return result;
   }
 
