@@ -127,6 +127,10 @@ TEST_F(ProgramTest, EmptyValuesAreNotTakenForZero) {
   expect_refused({"generate", "--seed", ""}, "--seed: the value is empty", "--help");
   expect_refused({"generate", "", "--prompt", ""}, "MODEL: the value is empty", "--help");
   expect_refused({"train", "--config", ""}, "--config: the value is empty", "--help");
+  expect_refused({"train", "--resume", ""}, "--resume: the value is empty", "--resume alone");
+  expect_refused({"train", "--resume=", "--set", "train.steps=9"}, "--resume: the value is empty", "");
+  expect_refused({"tokenizer", "encode", "bytes", "--text", "a", "-o", ""}, "--output: the value is empty",
+                 "--help");
   const ProgramResult empty_text = run({"tokenizer", "encode", "bytes", "--text", ""});
   EXPECT_EQ(empty_text.exit_code, 0) << empty_text.errors;
 }

@@ -243,7 +243,7 @@ TEST_F(FineTuning, BadArgumentsAndHostileFoldersAreRefused) {
   expect_refused({"import", fixture, "--output", "in"}, "there is something already");
   expect_refused({"export", "in", "--output", "in"}, "there is something already");
   expect_refused({"train", "--resume", "in"}, "in holds no run that could go on");
-  expect_refused({"import", fixture, "--output", ""}, "--output ''");
+  expect_refused({"import", fixture, "--output", ""}, "--output: the value is empty");
   expect_refused({"export", "in", "--output", "text.txt"}, "there is something already");
   expect_refused({"export", "in", "--output", "out", "--dtype", "int8"}, "--dtype int8");
   expect_refused({"export", "in", "--output", "out", "--dtype", "u8"}, "--dtype u8");

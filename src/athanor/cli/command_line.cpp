@@ -136,6 +136,7 @@ class CommandLine {
           refuse_unknown_command(*command, argv[2], command->get_name() + " ");
       }
     }
+    refuse_empty_values_of_what_may_stand_alone(argc, argv);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -182,15 +183,30 @@ class CommandLine {
     for (const Argument& argument : command.arguments) {
       CLI::Option* option = std::visit(OptionMaker(*app, argument), argument.target);
       if (argument.required) option->required();
-      if (argument.may_stand_alone) option->expected(0, 1);
+      if (argument.may_stand_alone) may_stand_alone_.push_back(option->expected(0, 1));
       if (argument.given != nullptr) given_.emplace_back(option, argument.given);
       if (!argument.needs.empty()) option->needs(argument.needs);
-      if (!std::holds_alternative<bool*>(argument.target) && !argument.may_be_empty)
+      // On its own it comes to checks with an empty value.
+      if (!std::holds_alternative<bool*>(argument.target) && !argument.may_be_empty &&
+          !argument.may_stand_alone)
         option->check(not_empty());
     }
     for (const Command& each : command.commands) add(*app, each);
     if (command.action) actions_.emplace_back(app, command.action);
     if (!command.action) app->require_subcommand(1);
+  }
+
+  void refuse_empty_values_of_what_may_stand_alone(int argc, const char* const* argv) const {
+    for (const CLI::Option* option : may_stand_alone_) {
+      const std::string name = "--" + option->get_lnames().front();
+      for (int i = 1; i < argc; ++i) {
+        const bool is_empty =
+            argv[i] == name + "=" || (argv[i] == name && i + 1 < argc && *argv[i + 1] == '\0');
+        if (!is_empty) continue;
+        throw_user_error(fmt::format("{} {}: the value is empty", argv[1], name),
+                         fmt::format("give one, or {} alone", name));
+      }
+    }
   }
 
   static std::vector<std::string> names_of(const CLI::App& app) {
@@ -235,6 +251,7 @@ class CommandLine {
 
   CLI::App app_;
   std::vector<std::pair<const CLI::Option*, bool*>> given_;
+  std::vector<const CLI::Option*> may_stand_alone_;
   std::vector<std::pair<CLI::App*, std::function<void()>>> actions_;
 };
 

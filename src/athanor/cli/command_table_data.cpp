@@ -26,8 +26,7 @@ Command tokenizer_train_entry() {
             .target = &to->output,
             .about = "the tokenizer.json to write",
             .type = "FILE",
-            .required = true,
-            .may_be_empty = true},
+            .required = true},
            {.names = "--pattern",
             .target = &to->pattern,
             .about = "how text is cut into words: gpt2 (default) or llama3",
@@ -78,11 +77,7 @@ Argument input(TokenizerArguments& to) {
 }
 
 Argument output(TokenizerArguments& to) {
-  return {.names = "-o,--output",
-          .target = &to.output,
-          .about = "default: standard output",
-          .type = "FILE",
-          .may_be_empty = true};
+  return {.names = "-o,--output", .target = &to.output, .about = "default: standard output", .type = "FILE"};
 }
 
 Argument text(TokenizerArguments& to, const char* about) {
@@ -110,8 +105,7 @@ Command data_build_entry() {
             .target = &to->output,
             .about = "beginning of the names of the files that are written",
             .type = "PREFIX",
-            .required = true,
-            .may_be_empty = true},
+            .required = true},
            {.names = "--tokenizer",
             .target = &to->tokenizer,
             .about = "bytes (default), a tokenizer.json, a vocab.json with merges.txt, or a folder of either",

@@ -154,8 +154,7 @@ Command import_entry() {
                      .target = &to->output,
                      .about = "folder to make; `generate` and train.init_from take it",
                      .type = "FOLDER",
-                     .required = true,
-                     .may_be_empty = true}},
+                     .required = true}},
       .footer =
           "The weights keep their types. docs/formats/hugging_face.md says what is read and what is refused.",
       .action = [to] { import_command(*to); }};
@@ -174,8 +173,7 @@ Command export_entry() {
                          .target = &to->output,
                          .about = "folder to make",
                          .type = "FOLDER",
-                         .required = true,
-                         .may_be_empty = true},
+                         .required = true},
                         {.names = "--dtype",
                          .target = &to->dtype,
                          .about = "fp32, bf16, fp16 or fp64; default: as the weights are kept",

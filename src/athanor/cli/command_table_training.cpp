@@ -35,7 +35,6 @@ Command train_entry() {
        .target = &to->resume_folder,
        .about = "go on with the run in FOLDER, or with the latest one, with its own options",
        .type = "FOLDER",
-       .may_be_empty = true,
        .may_stand_alone = true,
        .given = &to->resume});
   command.arguments.push_back(
@@ -93,8 +92,7 @@ Command compare_entry() {
                         {.names = "-o,--output",
                          .target = &to->output,
                          .about = "the chart, an SVG picture; default: compare.svg",
-                         .type = "FILE",
-                         .may_be_empty = true}},
+                         .type = "FILE"}},
           .action = [to] { compare_command(*to); }};
 }
 
