@@ -96,9 +96,13 @@ TEST_F(DataCommand, TheSameFilesForEveryNumberOfThreads) {
 TEST_F(DataCommand, MegatronFilesGoInAndOut) {
   expect_done({"data", "build", "texts/a.txt", "-o", "m", "--format", "megatron", "--tokenizer", gpt2});
   const ProgramResult seen = expect_done({"data", "inspect", "m"});
-  EXPECT_NE(seen.output.find("Megatron indexed dataset, 1 sequences of 2-byte tokens"), std::string::npos)
+  EXPECT_NE(seen.output.find("Megatron indexed dataset, 1 sequence of 2-byte tokens"), std::string::npos)
       << seen.output;
   expect_done(tiny({"data.train=m.idx", "model.vocabulary=50257"}));
+  EXPECT_EQ(read("runs/r/tokenizer.json"), read("m.tokenizer.json"));  // of a format that names none
+  expect_done({"evaluate", "runs/r", "--data", "m", "--tokens", "100"});
+  expect_done({"data", "build", "texts/a.txt", "-o", "bytes"});
+  expect_refused({"evaluate", "runs/r", "--data", "bytes.tokens"}, "made with another tokenizer");
   expect_refused({"data", "build", "texts", "-o", "n", "--format", "megatron"}, "not learned");
 }
 
@@ -130,7 +134,7 @@ TEST_F(DataCommand, BadInputIsRefused) {
   write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n");
   expect_refused({"data", "build", "bad.jsonl", "-o", "x"}, "bad.jsonl:2: ");
   const ProgramResult skipped = expect_done({"data", "build", "bad.jsonl", "-o", "y", "--skip-bad"});
-  EXPECT_NE(skipped.output.find("left out 1 lines"), std::string::npos) << skipped.output;
+  EXPECT_NE(skipped.output.find("left out 1 line that"), std::string::npos) << skipped.output;
   EXPECT_NE(skipped.output.find("bad.jsonl:2: "), std::string::npos) << skipped.output;
 
   expect_refused(tiny({"data.blend.first=1:texts/a.txt", "data.blend.second=0,5:texts/a.txt"}),

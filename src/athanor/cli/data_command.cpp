@@ -9,6 +9,7 @@
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
 #include "athanor/base/folder_lock.h"
+#include "athanor/base/plural.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/near_name.h"
 #include "athanor/data/build.h"
@@ -16,6 +17,7 @@
 #include "athanor/observe/format.h"
 #include "athanor/observe/progress_bar.h"
 #include "athanor/tokenizer/open_tokenizer.h"
+#include "athanor/train/interrupt.h"
 
 namespace athanor {
 namespace {
@@ -76,6 +78,10 @@ BuildOptions build_options(FileEnvironment& files, const DataBuildArguments& arg
   return options;
 }
 
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", format_exact(count), noun, plural(count));
+}
+
 std::string rate(int64_t bytes, double seconds) {
   return fmt::format("{:.1f} MB/s", static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-6));
 }
@@ -87,6 +93,7 @@ void data_build_command(const DataBuildArguments& arguments) {
   const BuildOptions options = build_options(files, arguments);
   const int64_t begin = monotonic_ns();
   const auto elapsed = [&] { return seconds_of(monotonic_ns() - begin); };
+  const Interrupts interrupts(0, begin);
   const auto bar = make_progress_bar(stderr);
   // With something in it, as what a build goes on from, the folder stays.
   struct RemoveIfEmpty {
@@ -97,7 +104,14 @@ void data_build_command(const DataBuildArguments& arguments) {
     std::string folder;
   } remove{work_folder(options)};
   const BuildReport report = build_dataset(files, options, [&](const BuildProgress& now) {
+    if (const std::string reason = interrupts.stop_reason(); !reason.empty()) {
+      throw_user_error(fmt::format("stopped: {}", reason), "the same command goes on with what is done");
+    }
     if (!bar->is_due()) return;
+    if (now.written_tokens > 0) {
+      bar->update({.stage = "writing", .done = now.written_tokens, .total = now.tokens});
+      return;
+    }
     bar->update({.stage = "encoding",
                  .done = now.bytes - now.resumed_bytes,
                  .total = now.total_bytes - now.resumed_bytes,
@@ -107,22 +121,22 @@ void data_build_command(const DataBuildArguments& arguments) {
   bar->finish();
   std::string text;
   if (report.resumed_bytes > 0) {
-    text += fmt::format("went on behind {} bytes of a build that had been stopped\n",
-                        format_exact(report.resumed_bytes));
+    text += fmt::format("went on behind {} of a build that had been stopped\n",
+                        counted(report.resumed_bytes, "byte"));
   }
-  text += fmt::format("{} bytes of text: {} documents, {} tokens{}; {}\n", format_exact(report.text_bytes),
-                      format_exact(report.documents), format_exact(report.tokens),
+  text += fmt::format("{} of text: {}, {}{}; {}\n", counted(report.text_bytes, "byte"),
+                      counted(report.documents, "document"), counted(report.tokens, "token"),
                       report.unlearned_tokens > 0
                           ? fmt::format(" ({} of them not learned)", format_exact(report.unlearned_tokens))
                           : "",
                       rate(report.text_bytes - report.resumed_bytes, elapsed()));
   for (const BuildReport::Part& part : report.parts) {
-    text += fmt::format("{}: {} documents, {} tokens\n", part.path, format_exact(part.documents),
-                        format_exact(part.tokens));
+    text += fmt::format("{}: {}, {}\n", part.path, counted(part.documents, "document"),
+                        counted(part.tokens, "token"));
   }
-  if (!report.tokenizer_path.empty()) text += fmt::format("{}\n", report.tokenizer_path);
+  text += report.tokenizer_path + "\n";
   if (report.bad_line_count > 0) {
-    text += fmt::format("left out {} lines that could not be read:\n", format_exact(report.bad_line_count));
+    text += fmt::format("left out {} that could not be read:\n", counted(report.bad_line_count, "line"));
     for (const std::string& line : report.bad_lines) text += "  " + printable(line) + "\n";
     if (report.bad_line_count > static_cast<int64_t>(report.bad_lines.size())) text += "  ...\n";
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "athanor/base/error.h"
+#include "athanor/base/plural.h"
 #include "athanor/data/megatron_dataset.h"
 #include "athanor/data/text_files.h"
 #include "athanor/data/token_file.h"
@@ -130,7 +131,7 @@ class Build {
         paths.push_back(prefix + ".tokens");
       }
     }
-    if (writes_tokenizer()) paths.push_back(tokenizer_path());
+    paths.push_back(tokenizer_path());
     return paths;
   }
 
@@ -197,6 +198,12 @@ class Build {
   void remove_temporaries() {
     for (const std::string& name : files_.list(work_folder(options_))) {
       if (is_temporary_name(name)) files_.remove(work_path(name));
+    }
+    for (const std::string& path : output_paths()) {
+      const std::string folder = parent_directory(path), begin = path.substr(path.rfind('/') + 1) + ".tmp-";
+      for (const std::string& name : files_.list(folder)) {
+        if (name.starts_with(begin)) files_.remove(join_path(folder, name));
+      }
     }
   }
 
@@ -271,7 +278,7 @@ class Build {
 
   // Appends the documents of one part, in order.
   template <class Writer>
-  void write_documents(DocumentSplit::Part part, Writer& writer, int64_t& documents) const {
+  void write_documents(DocumentSplit::Part part, Writer& writer, int64_t& documents) {
     int64_t number = 0;  // of the document at hand
     std::vector<int32_t> ids;
     for (size_t i = 0; i < notes_.size(); ++i) {
@@ -292,8 +299,7 @@ class Build {
   }
 
   template <class Writer>
-  static void copy(const TokenFile& segment, const Document& document, std::vector<int32_t>& ids,
-                   Writer& writer) {
+  void copy(const TokenFile& segment, const Document& document, std::vector<int32_t>& ids, Writer& writer) {
     for (int64_t at = document.begin; at < document.end;) {
       const int64_t end = std::min(document.end, at + static_cast<int64_t>(piece_tokens));
       const TokenRange unlearned = segment.unlearned_in({at, end});
@@ -306,6 +312,13 @@ class Build {
       else
         writer.append(ids);
       at = until;
+      written_tokens_ += std::ssize(ids);
+      progress_({.bytes = total_bytes_,
+                 .total_bytes = total_bytes_,
+                 .resumed_bytes = report_.resumed_bytes,
+                 .tokens = report_.tokens,
+                 .documents = report_.documents,
+                 .written_tokens = written_tokens_});
     }
   }
 
@@ -319,16 +332,17 @@ class Build {
     }
     report_.text_bytes = total_bytes_;
     if (report_.documents == 0) {
-      throw_user_error(
-          fmt::format("the texts hold no document ({} bytes in {} files)", total_bytes_, inputs_.size()),
-          "give files with text in them");
+      throw_user_error(fmt::format("the texts hold no document ({} byte{} in {} file{})", total_bytes_,
+                                   plural(total_bytes_), inputs_.size(), plural(std::ssize(inputs_))),
+                       "give files with text in them");
     }
     for (const auto& [part, prefix] : parts()) {
       bool has_any = false;
       for (int64_t number = 0; number < report_.documents && !has_any; ++number)
         has_any = options_.split.part_of(number) == part;
       if (has_any) continue;
-      throw_user_error(fmt::format("none of the {} documents falls into '{}'", report_.documents, prefix),
+      throw_user_error(fmt::format("of {} document{} none falls into '{}'", report_.documents,
+                                   plural(report_.documents), prefix),
                        "give it a larger share, or more documents");
     }
   }
@@ -358,7 +372,6 @@ class Build {
     }
   }
 
-  bool writes_tokenizer() const { return token_file_options(*options_.tokenizer).tokenizer_identity != 0; }
   std::string tokenizer_path() const { return options_.output + ".tokenizer.json"; }
 
   // It may be the very file that the tokenizer came from.
@@ -372,7 +385,6 @@ class Build {
   }
 
   void write_tokenizer() {
-    if (!writes_tokenizer()) return;
     report_.tokenizer_path = tokenizer_path();
     if (!has_tokenizer_already()) options_.tokenizer->save(files_, report_.tokenizer_path);
   }
@@ -383,6 +395,7 @@ class Build {
   std::vector<InputFile> inputs_;
   int64_t total_bytes_ = 0;
   std::vector<SegmentNote> notes_;
+  int64_t written_tokens_ = 0;
   BuildReport report_;
 };
 

@@ -1,7 +1,7 @@
 // Makes datasets of texts: what `athanor data build` does.
 //
 // Texts are encoded in segments of 64 MiB, each a token file of its own beside the output
-// (PREFIX.building-*), with a note of where in the texts it ended. A build that was killed goes on behind its
+// (PREFIX.building/), with a note of where in the texts it ended. A build that was killed goes on behind its
 // last segment, and its output has the same bytes. At the end the segments are written out, split by
 // document, and removed. Memory does not grow with the texts, but for the index of the token file that is
 // being written. Errors: user errors. Thread safety: one build of a prefix at a time.
@@ -41,6 +41,7 @@ struct BuildProgress {
   int64_t bytes = 0, total_bytes = 0;  // of text
   int64_t resumed_bytes = 0;           // of them, done by a build before this one
   int64_t tokens = 0, documents = 0;
+  int64_t written_tokens = 0;  // when all text is encoded: of `tokens`, in the files that stay
 };
 
 struct BuildReport {
@@ -52,7 +53,7 @@ struct BuildReport {
   int64_t text_bytes = 0, tokens = 0, unlearned_tokens = 0, documents = 0;
   int64_t bad_line_count = 0;
   std::vector<std::string> bad_lines;  // the first few of this build
-  std::string tokenizer_path;          // a copy of the tokenizer; empty for bytes
+  std::string tokenizer_path;          // a copy of the tokenizer
   int64_t resumed_bytes = 0;
 };
 

@@ -83,7 +83,7 @@ TEST_F(BuildTest, DocumentsOfAllInputsInOrder) {
   ASSERT_EQ(report.parts.size(), 1U);
   EXPECT_EQ(report.parts[0].path, "out.tokens");
   EXPECT_EQ(report.documents, 61 + 1000);
-  EXPECT_EQ(report.tokenizer_path, "");
+  EXPECT_EQ(report.tokenizer_path, "out.tokenizer.json");
   const auto file = TokenFile::open(files_, "out.tokens");
   EXPECT_EQ(file->document_count(), 1061);
   EXPECT_EQ(file->token_count(), report.tokens);
@@ -129,6 +129,27 @@ TEST_F(BuildTest, AKilledBuildGoesOnWithTheSameBytes) {
   EXPECT_GT(resumed, int64_t{1} << 15);
   EXPECT_TRUE(read_file(files_, "out.tokens", 1 << 30) == whole);
   EXPECT_TRUE(leftovers().empty());
+  for (const std::string& name : files_.list(".")) EXPECT_FALSE(is_temporary_name(name)) << name;
+}
+
+// Stopped when all text is encoded, while the files that stay are written.
+TEST_F(BuildTest, ABuildThatIsStoppedWhileItWritesLeavesNoPartOfAFile) {
+  write_file_atomically(files_, "other.tokens.tmp-1-0", "of another build");
+  std::vector<int64_t> written;
+  const auto stop = [&](const BuildProgress& progress) {
+    if (progress.written_tokens == 0) return;
+    written.push_back(progress.written_tokens);
+    if (written.size() == 3) throw_user_error("stop", "go on");
+  };
+  EXPECT_THAT(error_of([&] { build_dataset(files_, options_, stop); }), HasSubstr("stop"));
+  EXPECT_FALSE(files_.exists("out.tokens"));
+  for (const std::string& name : files_.list("."))
+    EXPECT_TRUE(!is_temporary_name(name) || name == "other.tokens.tmp-1-0") << name;
+  const BuildReport report = build_dataset(files_, options_, stop);
+  EXPECT_EQ(report.resumed_bytes, report.text_bytes);
+  EXPECT_EQ(written.back(), report.tokens);
+  EXPECT_TRUE(std::is_sorted(written.begin() + 3, written.end()));
+  EXPECT_TRUE(files_.exists("other.tokens.tmp-1-0"));
 }
 
 TEST_F(BuildTest, OtherTextsOrOptionsBeginAnew) {
@@ -173,7 +194,7 @@ TEST_F(BuildTest, SplitIsByDocument) {
   write_file_atomically(files_, "one.txt", "one document");
   options_.inputs = {{"one.txt", InputKind::text}};
   options_.output = "one";
-  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("none of the 1 documents falls into"));
+  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("of 1 document none falls into"));
 }
 
 TEST_F(BuildTest, MegatronFormat) {
@@ -206,7 +227,7 @@ TEST_F(BuildTest, BadLinesAndEmptyTexts) {
   EXPECT_THAT(documents_of(*TokenFile::open(files_, "out.tokens")), ElementsAre("a", "b"));
   options_.inputs = {{"empty.txt", InputKind::text}};
   options_.output = "none";
-  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("hold no document (0 bytes in 1 files)"));
+  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("hold no document (0 bytes in 1 file)"));
   EXPECT_THAT(leftovers(), testing::IsEmpty());
   options_.inputs = {{"out.tokens", InputKind::tokens}};
   EXPECT_THAT(error_of([&] { build(); }), HasSubstr("holds tokens already"));
@@ -221,14 +242,12 @@ TEST_F(BuildTest, ANulEndsNoLine) {
 
 TEST_F(BuildTest, FilesOfOthersStayAsTheyAre) {
   write_file_atomically(files_, "out.tokenizer.json", "mine");
-  build();  // bytes have no file
   options_.tokenizer = open_tokenizer(system_files(), ATHANOR_SOURCE_DIR "/tests/data/gpt2");
   options_.overwrite = true;
   options_.inputs = {{"out.tokenizer.json", InputKind::unknown}};
   EXPECT_THAT(error_of([&] { build(); }), HasSubstr("'out.tokenizer.json' is both"));
   options_.inputs = {{"a.txt", InputKind::text}};
   options_.overwrite = false;
-  files_.remove("out.tokens");
   EXPECT_THAT(error_of([&] { build(); }), HasSubstr("'out.tokenizer.json' exists already"));
   EXPECT_EQ(read_file(files_, "out.tokenizer.json", 100), "mine");
   EXPECT_FALSE(files_.exists("out.tokens"));
@@ -254,7 +273,7 @@ TEST_F(BuildTest, APartWithoutDocumentIsRefusedBeforeAnyIsWritten) {
   write_file_atomically(files_, "one.txt", "a single document");
   options_.inputs = {{"one.txt", InputKind::text}};
   options_.split = {.validation = 1e-9};
-  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("none of the 1 documents falls into 'out.validation'"));
+  EXPECT_THAT(error_of([&] { build(); }), HasSubstr("of 1 document none falls into 'out.validation'"));
   EXPECT_FALSE(files_.exists("out.train.tokens"));
 }
 
@@ -272,6 +291,10 @@ TEST_F(BuildTest, InspectionReadsItAll) {
   EXPECT_EQ(seen.first_documents[0], "line 0\n<|endoftext|>");
   EXPECT_TRUE(seen.first_documents[1].ends_with(" ..."));
   EXPECT_THAT(describe(seen), HasSubstr("version 2"));
+  EXPECT_EQ(seen.tokenizer, bytes()->identity());
+  const auto gpt2 = open_tokenizer(system_files(), ATHANOR_SOURCE_DIR "/tests/data/gpt2");
+  EXPECT_THAT(error_of([&] { inspect(files_, {"out.tokens", InputKind::tokens}, gpt2, 2); }),
+              HasSubstr("'out.tokens' was made with another tokenizer"));
   std::string damaged = read_file(files_, "out.tokens", 1 << 30);
   damaged[130'000] ^= 1;
   write_file_atomically(files_, "bad.tokens", damaged);

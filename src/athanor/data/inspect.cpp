@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "athanor/base/error.h"
+#include "athanor/base/plural.h"
 #include "athanor/data/llmc_tokens.h"
 #include "athanor/data/megatron_dataset.h"
 #include "athanor/data/open_source.h"
@@ -24,7 +25,8 @@ std::string format_of(const TokenSource& source) {
                : "athanor token file, version 1";
   }
   if (const auto* dataset = dynamic_cast<const MegatronDataset*>(&source)) {
-    return fmt::format("Megatron indexed dataset, {} sequences of {}-byte tokens", dataset->sequence_count(),
+    const int64_t count = dataset->sequence_count();
+    return fmt::format("Megatron indexed dataset, {} sequence{} of {}-byte tokens", count, plural(count),
                        width_of(dataset->id_type()));
   }
   const auto* tokens = dynamic_cast<const LlmcTokens*>(&source);
@@ -124,6 +126,12 @@ Inspection inspect(FileEnvironment& files, const InputFile& input,
                    const std::shared_ptr<const Tokenizer>& tokenizer, int64_t shown_documents) {
   constexpr int64_t any = std::numeric_limits<int32_t>::max();
   const auto source = open_token_input(files, input, any);
+  if (const uint32_t made_by = source->tokenizer_identity();
+      made_by != 0 && tokenizer && made_by != tokenizer->identity()) {
+    throw_user_error(fmt::format("'{}' was made with another tokenizer ({:08x}) than the given one ({:08x})",
+                                 input.path, made_by, tokenizer->identity()),
+                     "`athanor data build` leaves a copy of it beside the data, PREFIX.tokenizer.json");
+  }
   Inspection inspection{.path = input.path,
                         .format = format_of(*source),
                         .damage = {},

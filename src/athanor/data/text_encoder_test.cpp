@@ -241,7 +241,7 @@ TEST(EncodeTextFiles, WritesTokenFiles) {
   EXPECT_THAT(ids, ElementsAre('a', 'b', 10, 256, 10, 256, 'c', 256));
   EXPECT_EQ(file->document_count(), 3);
   EXPECT_EQ(file->document_start(2), 6);
-  EXPECT_EQ(file->tokenizer_identity(), 0U);  // bytes need no name
+  EXPECT_EQ(file->tokenizer_identity(), bytes()->identity());
   write_file_atomically(files, "c", R"({"prompt": "12", "answer": "3"})");
   encode_text_files(files, {{"c", InputKind::json_lines}}, chat_tokenizer(), {}, "u");
   const auto chat = TokenFile::open(files, "u");

@@ -5,8 +5,8 @@
 
 #include "athanor/base/crc32c.h"
 #include "athanor/base/error.h"
+#include "athanor/base/plural.h"
 #include "athanor/data/token_file.h"
-#include "athanor/tokenizer/open_tokenizer.h"
 
 namespace athanor {
 namespace {
@@ -43,9 +43,7 @@ FileStatus status_of(FileEnvironment& files, const std::string& path) {
 }  // namespace
 
 TokenFileOptions token_file_options(const Tokenizer& tokenizer) {
-  const bool bytes = tokenizer.identity() == open_tokenizer(system_files(), "bytes")->identity();
-  return {.vocabulary_size = tokenizer.vocabulary_size(),
-          .tokenizer_identity = bytes ? 0 : tokenizer.identity()};
+  return {.vocabulary_size = tokenizer.vocabulary_size(), .tokenizer_identity = tokenizer.identity()};
 }
 
 void encode_text_files(FileEnvironment& files, const std::vector<InputFile>& inputs,
@@ -57,8 +55,9 @@ void encode_text_files(FileEnvironment& files, const std::vector<InputFile>& inp
     if (writer.token_count() > 0) return;
     int64_t bytes = 0;
     for (const InputFile& input : inputs) bytes += status_of(files, input.path).size;
-    throw_user_error(fmt::format("the text '{}' is empty ({} files, {} bytes, no document)",
-                                 inputs.empty() ? "" : inputs.front().path, inputs.size(), bytes),
+    throw_user_error(fmt::format("the text '{}' is empty ({} file{}, {} byte{}, no document)",
+                                 inputs.empty() ? "" : inputs.front().path, inputs.size(),
+                                 plural(std::ssize(inputs)), bytes, plural(bytes)),
                      "give a file with text in it");
   };
   write_token_file(files, token_path, token_file_options(*tokenizer), fill);

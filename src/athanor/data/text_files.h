@@ -16,7 +16,7 @@
 
 namespace athanor {
 
-// The options of a token file that this tokenizer makes. The byte vocabulary is not named in it.
+// The options of a token file that this tokenizer makes.
 TokenFileOptions token_file_options(const Tokenizer& tokenizer);
 
 // Writes the documents of texts and JSON lines, each followed by end of text. Refuses texts without one.

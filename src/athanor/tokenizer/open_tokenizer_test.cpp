@@ -55,6 +55,13 @@ TEST(OpenTokenizer, AndDoSoWhenWrittenAgain) {
   }
 }
 
+// Files name tokenizers by it, so it stays what docs/formats/tokenizer.md says, from which these were
+// computed.
+TEST(OpenTokenizer, IdentitiesAreThoseOfTheFormat) {
+  EXPECT_EQ(open_tokenizer(system_files(), "bytes")->identity(), 0xa1187e1dU);
+  EXPECT_EQ(open_tokenizer(system_files(), test_data("gpt2"))->identity(), 0xb5f379f3U);
+}
+
 TEST(OpenTokenizer, P122_CharactersWithoutTokenBecomeBytes) {
   for (const char* name : {"llama2_small", "mistral_small", "llama3_small"}) {
     const auto tokenizer = open_tokenizer(system_files(), fixture(name));

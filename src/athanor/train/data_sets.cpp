@@ -97,9 +97,16 @@ class DataOpener {
   // All data must have one tokenizer, and one that was named by the user must be it.
   void note_tokenizer(const std::string& name, const std::string& value, const TokenSource& tokens) {
     vocabulary_ = std::max(vocabulary_, tokens.vocabulary_size());
-    const uint32_t made_by = tokens.tokenizer_identity();
-    if (made_by == 0) return;
     const bool is_default = options_.data.tokenizer == DataOptions().tokenizer;
+    uint32_t made_by = tokens.tokenizer_identity();
+    std::shared_ptr<const Tokenizer> beside;
+    if (made_by == 0 && is_default) {  // formats of others name none
+      beside = find_beside(value, made_by);
+      if (beside != nullptr) made_by = beside->identity();
+    } else if (made_by != source_.tokenizer->identity() && beside_ == nullptr) {
+      beside = find_beside(value, made_by);
+    }
+    if (made_by == 0) return;
     if (!is_default && made_by != source_.tokenizer->identity()) {
       throw_user_error(
           fmt::format("the data set {} was made with another tokenizer ({:08x}) than data.tokenizer ({:08x})",
@@ -113,24 +120,25 @@ class DataOpener {
                        "make all data of a run with one tokenizer");
     }
     identity_ = made_by;
-    if (made_by != source_.tokenizer->identity() && !beside_) find_beside(value);
+    if (beside != nullptr) beside_ = std::move(beside);
   }
 
-  // The copy that is kept with prepared data: PREFIX.tokenizer.json beside PREFIX.tokens or
-  // PREFIX.train.tokens.
-  void find_beside(const std::string& value) {
+  // The copy that is kept with prepared data, of the tokenizer that the data names if it names one:
+  // PREFIX.tokenizer.json beside PREFIX, PREFIX.tokens or PREFIX.train.tokens.
+  std::shared_ptr<const Tokenizer> find_beside(const std::string& value, uint32_t made_by) const {
     for (const InputFile& input : find_input_files(files_, value)) {
       std::string prefix = input.path;
-      for (int i = 0; i < 2; ++i) {
+      for (int endings = 0; endings <= 2; ++endings) {
+        if (const std::string path = prefix + ".tokenizer.json"; files_.exists(path)) {
+          auto tokenizer = open_tokenizer(files_, path);
+          if (made_by == 0 || tokenizer->identity() == made_by) return tokenizer;
+        }
         const size_t dot = prefix.rfind('.');
         if (dot == std::string::npos || prefix.find('/', dot) != std::string::npos) break;
         prefix.resize(dot);
-        const std::string path = prefix + ".tokenizer.json";
-        if (!files_.exists(path)) continue;
-        auto tokenizer = open_tokenizer(files_, path);
-        if (tokenizer->identity() == identity_) beside_ = std::move(tokenizer);
       }
     }
+    return nullptr;
   }
 
   FileEnvironment& files_;

@@ -270,6 +270,41 @@ TEST_F(DataSetsTest, TheTokenizerIsThatOfTheData) {
   Tokenizer(definition).save(system_files(), folder_.path("third.json"));
   options_.data.tokenizer = folder_.path("third.json");
   expect_refused("was made with another tokenizer");
+
+  // Bytes are a tokenizer like any other: they are not blended with tokens of another one.
+  options_.data.tokenizer = "bytes";
+  options_.data.train.clear();
+  options_.data.blend = {{"a", "1:" + folder_.path("o.train.tokens")}, {"b", "1:" + text("a.txt", 100)}};
+  expect_refused("the data set b was made with another tokenizer");
+}
+
+// Megatron's format names no tokenizer, but a build leaves a copy of it beside the files.
+TEST_F(DataSetsTest, ATokenizerBesideFilesThatNameNone) {
+  TokenizerDefinition definition = open_tokenizer(system_files(), "bytes")->definition();
+  definition.added_tokens.push_back({.id = 257, .content = "<|more|>"});
+  const Tokenizer other(definition);
+  for (const char* prefix : {"m", "n.train"}) {
+    write_megatron_dataset(system_files(), folder_.path(prefix), 258, [](MegatronWriter& writer) {
+      writer.append(std::vector<int32_t>(50, 7));
+      writer.end_document();
+    });
+  }
+  options_.model.vocabulary = 258;
+  options_.data.train = folder_.path("m");
+  EXPECT_EQ(open().tokenizer, nullptr);
+  other.save(system_files(), folder_.path("m.tokenizer.json"));
+  EXPECT_EQ(open().tokenizer->identity(), other.identity());
+  options_.data.train = folder_.path("m.idx");
+  EXPECT_EQ(open().tokenizer->identity(), other.identity());
+  options_.data.train = folder_.path("n.train");
+  other.save(system_files(), folder_.path("n.tokenizer.json"));
+  EXPECT_EQ(open().tokenizer->identity(), other.identity());
+  // What the user says counts.
+  definition.added_tokens.back().content = "<|less|>";
+  const Tokenizer third(definition);
+  options_.data.tokenizer = folder_.path("third.json");
+  third.save(system_files(), options_.data.tokenizer);
+  EXPECT_EQ(open().tokenizer->identity(), third.identity());
 }
 
 TEST_F(DataSetsTest, PackedAndMaskedSamples) {
