@@ -158,6 +158,28 @@ TEST(ValidTokens, P07_AreSummedOnceOverMicroBatchesAndRanks) {
   }
 }
 
+// One of two ranks has no valid token: it adds nothing, and updates its part as the other one does.
+TEST(ValidTokens, P08_ARankWithoutAnyTakesPartInEverything) {
+  for (const std::vector<int64_t>& valid : {std::vector<int64_t>{length, 0}, {0, 7}}) {
+    const auto step = [&](Gathered& weights, Engine& engine, const BatchPart& part) {
+      const StepResult result =
+          engine.train_step(std::vector<Batch>{part_of(batch_of({0, 1}, valid), part)}, 0, 0, 1e-2);
+      EXPECT_EQ(result.valid_tokens, valid[0] + valid[1]);
+      EXPECT_FALSE(result.skipped);
+      weights.add(engine.weights());
+    };
+    Gathered one;
+    on_engines(tiny_options(), 2,
+               [&](Engine& engine, const BatchPart& part, int) { step(one, engine, part); });
+    for (const int32_t zero : {0, 1, 2, 3}) {
+      Gathered many;
+      on_engines(on(tiny_options(), Axis::shard, 2, zero), 2,
+                 [&](Engine& engine, const BatchPart& part, int) { step(many, engine, part); });
+      EXPECT_LE(largest_difference(one, many), 1e-12) << zero;
+    }
+  }
+}
+
 // Every bucket of gradients is summed over every axis that has contributions, once a step; with stages 2 and
 // 3 over axis shard once a micro-batch.
 TEST(GradientSums, P18_AreMadeOnceForEachBucketAndAxis) {
