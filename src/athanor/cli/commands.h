@@ -1,4 +1,5 @@
-// The commands of the program `athanor`, one file each; command_line.cpp reads their arguments.
+// The commands of the program `athanor`, one file each; command_table_*.cpp say what arguments they take, and
+// command_line.cpp reads these.
 //
 // Each command throws Error for what it refuses and leaves messages and exit codes to run_program.
 // Thread safety: one thread.

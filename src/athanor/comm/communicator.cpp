@@ -263,10 +263,17 @@ class StepCommunicator final : public Communicator {
     const std::vector<int>& members = running_.collective->group->group.ranks;
     const double seconds = seconds_of(monotonic_ns() - running_.begin_ns);
     const auto answers = transport_->ask(members, monotonic_ns() + answer_time_ns);
-    const WaitReport report = report_wait(running_.issued, rank(), awaited, members, answers, names_);
-    throw Error(ErrorKind::restart_worker,
-                fmt::format("rank {}: {} did not end within {:.1f} s; missing: rank {}{}", rank(),
-                            describe_running(), seconds, fmt::join(report.missing, ", "), report.text));
+    WaitReport report = report_wait(running_.issued, rank(), awaited, members, answers, names_);
+    follow_waits(report, members, answers, names_, [&](int other) {
+      if (other >= transport_->ranks()) return RankAnswer{};  // a peer may say anything
+      return transport_->ask({{other}}, monotonic_ns() + answer_time_ns).front();
+    });
+    const std::string behind =
+        report.behind.empty() ? "" : fmt::format(", held up by rank {}", fmt::join(report.behind, ", "));
+    throw Error(
+        ErrorKind::restart_worker,
+        fmt::format("rank {}: {} did not end within {:.1f} s; missing: rank {}{}{}", rank(),
+                    describe_running(), seconds, fmt::join(report.missing, ", "), behind, report.text));
   }
 
   [[noreturn]] void report_mismatch(int peer, const MessageHeader& expected, const MessageHeader& found) {

@@ -278,7 +278,8 @@ TEST(Communicator, LostSwappedAndDamagedMessagesEndWithAnError) {
 
 TEST(Communicator, P105_ATimeOutNamesWhoIsMissing) {
   CommunicatorOptions options;
-  options.timeout_ns = 200'000'000;
+  options.timeout_ns = 1'000'000'000;
+  std::atomic<int> ended{0};
   const auto errors = on_ranks(4, {{}}, options, [&](int rank, Communicator& communicator) {
     communicator.add_group({7, "tp0", all_of(4)});
     std::vector<float> values(5);
@@ -290,9 +291,14 @@ TEST(Communicator, P105_ATimeOutNamesWhoIsMissing) {
     for (int i = 0; i < 7; ++i) communicator.run(*prepared);
     if (rank == 2) {
       communicator.set_phase("loading data");
-      std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+      while (ended < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    communicator.run(*prepared);
+    try {
+      communicator.run(*prepared);
+    } catch (const Error&) {
+      ++ended;
+      throw;
+    }
   });
   for (const std::string& error : errors) {
     EXPECT_NE(error.find("all_reduce #7 of group 'tp0' (5 fp32 = 20 bytes, gradients of block 3)"),
@@ -302,6 +308,40 @@ TEST(Communicator, P105_ATimeOutNamesWhoIsMissing) {
     EXPECT_NE(error.find("rank 2: completed 7 of 7 begun collectives"), std::string::npos) << error;
     EXPECT_NE(error.find("phase: loading data"), std::string::npos) << error;
   }
+}
+
+// Rank 1 waits for rank 0 on the one axis, which waits for rank 2 on the other.
+TEST(Communicator, P105_ATimeOutNamesWhoHoldsUpWhoIsMissing) {
+  std::atomic<int> ended{0};
+  std::atomic<bool> waits{false};
+  CommunicatorOptions options;
+  options.timeout_ns = 1'000'000'000;
+  const auto errors = on_ranks(3, {{}}, options, [&](int rank, Communicator& communicator) {
+    std::vector<float> values(5);
+    const auto prepare = [&](GroupId group) {
+      Collective sum{.group = group, .patient = group == 2};
+      sum.input = sum.output = reinterpret_cast<std::byte*>(values.data());
+      sum.spec.counts = {5};
+      return communicator.prepare(sum);
+    };
+    if (rank != 2) communicator.add_group({1, "near", {0, 1}});
+    if (rank != 1) communicator.add_group({2, "far", {0, 2}});
+    try {
+      if (rank == 0) {
+        const auto far = prepare(2);
+        waits = true;
+        communicator.run(*far);
+      }
+      while (rank == 1 && !waits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (rank == 1) communicator.run(*prepare(1));
+      while (rank == 2 && ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } catch (const Error&) {
+      ++ended;
+      throw;
+    }
+  });
+  EXPECT_NE(errors[1].find("missing: rank 0, held up by rank 2\n"), std::string::npos) << errors[1];
+  EXPECT_NE(errors[1].find("rank 2: completed 0 of 0 begun collectives"), std::string::npos) << errors[1];
 }
 
 TEST(Communicator, P97_GivingUpEndsAllRanksAtOnceAndForGood) {

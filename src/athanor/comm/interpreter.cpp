@@ -8,6 +8,15 @@
 
 namespace athanor {
 
+// Waits for what a rank does.
+template <class Ready>
+void Interpreter::await(int rank, const Ready& ready) {
+  if (ready()) return;
+  transport_.board().set_awaited(rank);
+  if (wait_until(transport_, deadline_ns_, ready) == WaitEnd::timed_out) (*execution_->on_timeout)(rank);
+  transport_.board().set_awaited(-1);
+}
+
 void Interpreter::run(const PlanExecution& execution) {
   execution_ = &execution;
   deadline_ns_ = execution.deadline_ns;
@@ -95,8 +104,7 @@ bool Interpreter::take_written(const Step& step) {
       static_cast<size_t>(execution_->plan->operands[static_cast<size_t>(step.first_operand)].peer);
   const int rank = execution_->ranks[peer];
   Link& link = transport_.link(rank);
-  if (wait_until(transport_, deadline_ns_, [&] { return link.front() != nullptr; }) == WaitEnd::timed_out)
-    (*execution_->on_timeout)(rank);
+  await(rank, [&] { return link.front() != nullptr; });
   if (!link.is_written()) return false;
   MessageHeader expected = execution_->header;
   expected.index = received_[peer]++;
@@ -109,8 +117,7 @@ bool Interpreter::take_written(const Step& step) {
 void Interpreter::wait_until_taken(int member, uint64_t messages) {
   const int rank = execution_->ranks[static_cast<size_t>(member)];
   Link& link = transport_.link(rank);
-  if (wait_until(transport_, deadline_ns_, [&] { return link.taken() >= messages; }) == WaitEnd::timed_out)
-    (*execution_->on_timeout)(rank);
+  await(rank, [&] { return link.taken() >= messages; });
 }
 
 void Interpreter::combine_arriving(const Step& step) {
@@ -167,9 +174,7 @@ int64_t Interpreter::wait_for_elements(Arrival& arrival, const PlanOperand& oper
                                        bool first) {
   const size_t size = size_of(operand.region.dtype);
   Link& link = *arrival.link;
-  const auto arrived = [&] { return link.front() != nullptr && link.readable().size() >= size; };
-  if (wait_until(transport_, deadline_ns_, arrived) == WaitEnd::timed_out)
-    (*execution_->on_timeout)(arrival.rank);
+  await(arrival.rank, [&] { return link.front() != nullptr && link.readable().size() >= size; });
   if (first) {
     MessageHeader expected = execution_->header;
     expected.index = received_[static_cast<size_t>(operand.peer)]++;

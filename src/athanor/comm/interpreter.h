@@ -51,6 +51,8 @@ class Interpreter {
   void combine_arriving(const Step& step);
   int64_t wait_for_elements(Arrival& arrival, const PlanOperand& operand, int64_t left, bool first);
   void wait_until_taken(int member, uint64_t messages);
+  template <class Ready>
+  void await(int rank, const Ready& ready);
   std::byte* at(const PlanRegion& region) const {
     return execution_->places[static_cast<size_t>(region.place)] + region.offset;
   }

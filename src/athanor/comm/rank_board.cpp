@@ -106,6 +106,7 @@ RankStatus RankBoard::status() const {
   status.phase = read_text(phase_);
   if (has_failed()) status.failure = read_text(failure_);
   status.heartbeat = heartbeat();
+  status.awaited = awaited_.load(std::memory_order_relaxed);
   return status;
 }
 

@@ -43,6 +43,7 @@ struct RankStatus {
   std::vector<IssuedCollective> last;  // the last ones begun, oldest first
   std::string phase;                   // what the rank says it is doing
   std::string failure;                 // why it gave up; empty if it has not
+  int32_t awaited = -1;                // the rank that it waits for in the last collective; negative: none
   uint64_t heartbeat = 0;
 };
 
@@ -56,6 +57,7 @@ class RankBoard {
   // Of the owner.
   void begin(const IssuedCollective& collective);
   void complete() { completed_.fetch_add(1, std::memory_order_release); }
+  void set_awaited(int rank) { awaited_.store(rank, std::memory_order_relaxed); }  // negative: none
   void set_phase(std::string_view phase);
   void beat() { heartbeat_.fetch_add(1, std::memory_order_relaxed); }
   void set_failure(std::string_view failure);                  // the first one stays
@@ -82,6 +84,7 @@ class RankBoard {
   std::atomic<uint32_t> left_{0};
   std::atomic<uint32_t> failure_state_{0};  // 0 none, 1 being written, 2 complete
   alignas(64) std::atomic<uint64_t> begun_{0}, completed_{0}, heartbeat_{0};
+  std::atomic<int32_t> awaited_{-1};
   std::array<SharedEntry, history> last_{};
   SharedText<phase_bytes> phase_{};
   SharedText<failure_bytes> failure_{};

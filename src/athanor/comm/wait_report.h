@@ -3,6 +3,7 @@
 // Called by communicator.cpp. Thread safety: pure functions.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -24,7 +25,8 @@ std::string describe(const RankStatus& status, const GroupNames& groups, size_t 
 
 struct WaitReport {
   std::vector<int> missing;  // ranks, sorted
-  std::string text;          // one line for each member
+  std::vector<int> behind;   // ranks outside of the group that missing ones wait for, sorted
+  std::string text;          // one line for each member, and for each rank that was asked besides
 };
 
 // `waiting` by the rank `self` for `awaited`; `answers` of `ranks`, the group's members. Missing are those
@@ -33,5 +35,10 @@ struct WaitReport {
 // between two, the others matter only if they do not answer.
 WaitReport report_wait(const IssuedCollective& waiting, int self, int awaited, std::span<const int> ranks,
                        std::span<const RankAnswer> answers, const GroupNames& groups);
+
+// Missing ranks may wait in other groups, for ranks that wait again: finds the ends of that, asking each.
+// `ranks` and `answers` as of report_wait.
+void follow_waits(WaitReport& report, std::span<const int> ranks, std::span<const RankAnswer> answers,
+                  const GroupNames& groups, const std::function<RankAnswer(int)>& ask);
 
 }  // namespace athanor

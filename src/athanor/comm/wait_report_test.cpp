@@ -53,6 +53,56 @@ TEST(WaitReport, P105_AMessageMayWaitForARankFartherAway) {
   EXPECT_EQ(report_wait(waiting, 0, 1, ranks, answers, {}).missing, std::vector<int>{1});
 }
 
+RankAnswer waits_for(int rank) {
+  RankAnswer answer = begun({{9, CollectiveKind::reduce_scatter, 3}});
+  ++answer.status->begun;
+  answer.status->awaited = rank;
+  return answer;
+}
+
+// Ranks 0 and 1 share a group; rank 0 has not come to it, since it waits for rank 2 in another one, which
+// waits for rank 6.
+TEST(WaitReport, P105_WhoIsMissingMayBeHeldUpByAnother) {
+  const IssuedCollective waiting{4, CollectiveKind::all_reduce, 7};
+  const std::vector<int> ranks{0, 1};
+  const std::vector<RankAnswer> answers{waits_for(2), begun({waiting})};
+  const GroupNames names{{4, "tensor"}, {9, "shard"}};
+  std::map<int, RankAnswer> others{{2, waits_for(6)}, {6, silent}};
+  std::vector<int> asked;
+  const auto follow = [&] {
+    WaitReport report = report_wait(waiting, 1, 0, ranks, answers, names);
+    EXPECT_EQ(report.missing, std::vector<int>{0});
+    asked.clear();
+    follow_waits(report, ranks, answers, names, [&](int rank) {
+      asked.push_back(rank);
+      return others.at(rank);
+    });
+    return report;
+  };
+  const WaitReport report = follow();
+  EXPECT_EQ(report.behind, std::vector<int>{6});
+  EXPECT_NE(report.text.find("rank 0: completed 1 of 2 begun collectives; the last: reduce_scatter #3 of "
+                             "group 'shard'; waits for rank 2\n"),
+            std::string::npos)
+      << report.text;
+  EXPECT_NE(report.text.find("\n  rank 6 does not answer"), std::string::npos) << report.text;
+  // Whose wait is over is busy.
+  others[2] = begun({});
+  EXPECT_EQ(follow().behind, std::vector<int>{2});
+  others[2] = not_asked;
+  EXPECT_EQ(follow().behind, std::vector<int>{2});
+  // Who waits for each other is not followed for ever.
+  others[2] = waits_for(6);
+  others[6] = waits_for(2);
+  EXPECT_EQ(follow().behind, std::vector<int>{});
+  EXPECT_EQ(asked, (std::vector<int>{2, 6}));
+  others[2] = waits_for(1);
+  EXPECT_EQ(follow().behind, std::vector<int>{});
+  for (int rank = 2; rank < 100; ++rank) others[rank] = waits_for(rank + 1);
+  EXPECT_EQ(follow().behind, std::vector<int>{});
+  EXPECT_EQ(asked.size(), 4U);
+}
+
 // In a ring over several hosts, the ranks that are not neighbours have no connection.
 TEST(WaitReport, P105_WhoCannotBeAskedIsNotCalledSilent) {
   const IssuedCollective waiting{4, CollectiveKind::all_gather, 7};

@@ -62,13 +62,16 @@ std::optional<Frame> decode_frame(const FrameHeader& bytes) {
   return frame;
 }
 
+constexpr size_t status_header_bytes = 36;
+
 std::string encode_status(const RankStatus& status) {
-  std::string bytes(32, '\0');
+  std::string bytes(status_header_bytes, '\0');
   const auto writable = [&] { return std::as_writable_bytes(std::span(bytes)); };
   put_little_endian(writable(), 0, status.begun);
   put_little_endian(writable(), 8, status.completed);
   put_little_endian(writable(), 16, static_cast<uint64_t>(status.last.size()));
   put_little_endian(writable(), 24, static_cast<uint64_t>(status.phase.size()));
+  put_little_endian(writable(), 32, status.awaited);
   for (const IssuedCollective& collective : status.last) {
     const size_t at = bytes.size();
     bytes.resize(at + 16);
@@ -80,7 +83,7 @@ std::string encode_status(const RankStatus& status) {
 }
 
 std::optional<RankStatus> decode_status(std::string_view text) {
-  if (text.size() < 32 || text.size() > Frame::most_control) return std::nullopt;
+  if (text.size() < status_header_bytes || text.size() > Frame::most_control) return std::nullopt;
   const auto bytes = bytes_of(text);
   RankStatus status;
   status.begun = little_endian_at<uint64_t>(bytes, 0);
@@ -88,17 +91,19 @@ std::optional<RankStatus> decode_status(std::string_view text) {
   const auto collectives = little_endian_at<uint64_t>(bytes, 16),
              phase = little_endian_at<uint64_t>(bytes, 24);
   if (collectives > RankBoard::history || phase > RankBoard::phase_bytes ||
-      32 + collectives * 16 + phase > text.size())
+      status_header_bytes + collectives * 16 + phase > text.size())
     return std::nullopt;
+  status.awaited = little_endian_at<int32_t>(bytes, 32);
   for (uint64_t i = 0; i < collectives; ++i) {
-    const size_t at = 32 + i * 16;
+    const size_t at = status_header_bytes + i * 16;
     const auto kind = little_endian_at<uint32_t>(bytes, at + 4);
     if (kind >= collective_kind_count) return std::nullopt;
     status.last.push_back({little_endian_at<int32_t>(bytes, at), static_cast<CollectiveKind>(kind),
                            little_endian_at<uint64_t>(bytes, at + 8)});
   }
-  status.phase = text.substr(32 + collectives * 16, phase);
-  status.failure = text.substr(32 + collectives * 16 + phase);
+  const size_t texts = status_header_bytes + collectives * 16;
+  status.phase = text.substr(texts, phase);
+  status.failure = text.substr(texts + phase);
   return status;
 }
 

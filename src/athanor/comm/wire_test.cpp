@@ -58,6 +58,7 @@ TEST(Wire, StatusesAreReadAsTheyWereWritten) {
   status.last = {{3, CollectiveKind::all_gather, 5}, {-1, CollectiveKind::send, 1ULL << 50}};
   status.phase = "loading data";
   status.failure = "rank 2: out of paper";
+  status.awaited = 1 << 20;
   const auto read = decode_status(encode_status(status));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->begun, 10U);
@@ -67,6 +68,8 @@ TEST(Wire, StatusesAreReadAsTheyWereWritten) {
   EXPECT_EQ(read->last[0].kind, CollectiveKind::all_gather);
   EXPECT_EQ(read->phase, status.phase);
   EXPECT_EQ(read->failure, status.failure);
+  EXPECT_EQ(read->awaited, 1 << 20);
+  EXPECT_EQ(decode_status(encode_status(RankStatus()))->awaited, -1);
 }
 
 TEST(Wire, AnyBytesAreAStatusOrNone) {
@@ -76,7 +79,7 @@ TEST(Wire, AnyBytesAreAStatusOrNone) {
       bytes[i] = static_cast<char>(i % 8 == 0 || seed % 2 == 0 ? mix64(seed * 1000 + i) % 20 : 0);
     const auto status = decode_status(bytes);
     if (!status) continue;
-    EXPECT_LE(status->last.size() * 16 + status->phase.size() + 32, bytes.size());
+    EXPECT_LE(status->last.size() * 16 + status->phase.size() + 36, bytes.size());
   }
 }
 
