@@ -201,7 +201,7 @@ TEST(TextEncoder, BadLinesAreNamedOrCounted) {
   EXPECT_THAT(error_of([&] { documents_of(std::string(1000, '['), InputKind::json_lines); }),
               HasSubstr("x:1: it is nested more than 64 deep"));
   EXPECT_THAT(error_of([&] { documents_of("\n\n\n{", InputKind::json_lines); }),
-              HasSubstr("x:4: this is no JSON"));
+              HasSubstr("x:4: this is no JSON: column 2: "));
   MemoryFileEnvironment files;
   write_file_atomically(files, "x", lines);
   TextEncoder encoder(files, {{"x", InputKind::json_lines}}, bytes(), {.skip_bad = true});

@@ -104,7 +104,12 @@ TextRecord TextRecordReader::read(std::string_view json) const {
       return true;
     });
   } catch (const Json::exception& error) {
-    throw_user_error(fmt::format("this is no JSON: {}", error.what()), hint);
+    // The library begins with its own name for the error and with the line, which is 1 here: the caller tells
+    // the line of the file.
+    const std::string_view what = error.what();
+    const size_t place = what.find("column ");
+    throw_user_error(
+        fmt::format("this is no JSON: {}", what.substr(place == std::string_view::npos ? 0 : place)), hint);
   }
   if (!object.is_object()) {
     throw_user_error(fmt::format("this is no JSON object but {}", object.type_name()), hint);
