@@ -8,6 +8,7 @@
 #include "athanor/cli/commands.h"
 #include "athanor/cli/model_source.h"
 #include "athanor/cli/output_folder.h"
+#include "athanor/cli/stoppable_weights.h"
 #include "athanor/hugging_face/exchange.h"
 #include "athanor/observe/format.h"
 #include "athanor/tokenizer/tokenizer_files.h"
@@ -88,7 +89,8 @@ void export_command(const ExportArguments& arguments) {
   const std::string tokenizer = take_tokenizer(files, source, text);
   if (!tokenizer.empty()) options.other_files["tokenizer.json"] = tokenizer;
   options.tokens = source.tokens;
-  const ShardReport report = export_weights(files, *source.weights, source.model, arguments.output, options);
+  const ShardReport report =
+      export_weights(files, StoppableWeights(*source.weights), source.model, arguments.output, options);
   text +=
       fmt::format("{} model from {}: {} in {}\n", hugging_face_type_of(source.model), source.weights->path(),
                   format_bytes(static_cast<double>(report.bytes)), arguments.output);

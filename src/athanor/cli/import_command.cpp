@@ -6,6 +6,7 @@
 #include "athanor/cli/model_source.h"
 #include "athanor/cli/output_folder.h"
 #include "athanor/cli/run_folder.h"
+#include "athanor/cli/stoppable_weights.h"
 #include "athanor/hugging_face/exchange.h"
 #include "athanor/hugging_face/weights.h"
 #include "athanor/model/model.h"
@@ -58,7 +59,7 @@ void import_command(const ImportArguments& arguments) {
   const std::string tokenizer = take_tokenizer(files, arguments.folder, model, text);
   if (!tokenizer.empty()) state["tokenizer"] = tokenizer;
   CheckpointFolder checkpoints(files, join_path(arguments.output, "checkpoints"), {});
-  const SaveReport saved = import_weights(weights, checkpoints, state);
+  const SaveReport saved = import_weights(StoppableWeights(weights), checkpoints, state);
   if (!tokenizer.empty()) {
     write_file_atomically(files, join_path(arguments.output, "tokenizer.json"), tokenizer);
   }
