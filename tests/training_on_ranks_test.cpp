@@ -111,18 +111,17 @@ constexpr Ranks layouts[] = {{.shard = 2},
 
 // Rank 0 alone writes, and may take longer for it than a collective of a step may.
 TEST_F(TrainingOnRanks, ASlowDiskKillsNobody) {
-  FaultyFileEnvironment slow(system_files(), {.sync_delay = std::chrono::milliseconds(450)});
+  FaultyFileEnvironment slow(system_files(), {.sync_delay = std::chrono::milliseconds(800)});
   TrainingRuns on_slow_disk(slow);
   RunOptions options = on(on_slow_disk.options("slow"), {.shard = 2});
-  options.steps = 2;
-  options.checkpoint.every = 1;
-  options.communication.timeout_seconds = 0.3;
+  options.steps = 1;
+  options.communication.timeout_seconds = 0.6;
   expect_no_errors(on_slow_disk.train_on_ranks(options));
   // It does not wait for ever, and says for what.
   options.name = "impatient";
-  options.communication.patience_seconds = 0.3;
+  options.communication.patience_seconds = 0.6;
   const std::vector<std::string> errors = on_slow_disk.train_on_ranks(options);
-  EXPECT_NE(errors[1].find("did not end within 0.3 s; missing: rank 0"), std::string::npos) << errors[1];
+  EXPECT_NE(errors[1].find("did not end within 0.6 s; missing: rank 0"), std::string::npos) << errors[1];
   EXPECT_NE(errors[1].find("phase: beginning"), std::string::npos) << errors[1];
 }
 

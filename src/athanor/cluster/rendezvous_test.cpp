@@ -82,7 +82,7 @@ TEST(Rendezvous, OfALargeJobARankKnowsItsNeighboursAndAsksForOthers) {
   const StoreServer server({.secret = Secret("test")});
   RendezvousOptions options;
   options.mesh = mesh(1, 256, 1, 8);
-  options.timeout_ns = 300'000'000;
+  options.timeout_ns = 2'000'000'000;
   const auto everybody = connect_store(client_of(server, 0));
   Gathering all = rendezvous_request(address_of(0, 8), options);
   EXPECT_EQ(all.wanted.size(), 2u);
@@ -112,7 +112,7 @@ TEST(Rendezvous, P89_WhoIsMissingAtStartUpIsNamed) {
   const StoreServer server({.secret = Secret("test")});
   RendezvousOptions options;
   options.mesh = mesh(1, 8, 1, 1);
-  options.timeout_ns = 400'000'000;
+  options.timeout_ns = 2'000'000'000;
   std::vector<std::thread> ranks;
   std::atomic<int> named{0};
   for (const int rank : {0, 1, 2, 4, 6, 7})
@@ -123,10 +123,10 @@ TEST(Rendezvous, P89_WhoIsMissingAtStartUpIsNamed) {
         meet(*store, address_of(rank, 8), options);
       } catch (const Error& error) {
         const bool right = error.kind() == ErrorKind::restart_worker &&
-                           error.message().find(fmt::format("rank {} of 8 has waited 0.4 s, and 2 peers have "
+                           error.message().find(fmt::format("rank {} of 8 has waited 2.0 s, and 2 peers have "
                                                             "not come: ranks 3, 5",
                                                             rank)) != std::string::npos;
-        named += right && monotonic_ns() - begin < 5'000'000'000 ? 1 : 0;
+        named += right && monotonic_ns() - begin < 20'000'000'000 ? 1 : 0;
       }
     });
   for (std::thread& rank : ranks) rank.join();
@@ -137,7 +137,7 @@ TEST(Rendezvous, GenerationsAndJobsDoNotMeet) {
   const StoreServer server({.secret = Secret("test")}), other({.secret = Secret("test")});
   RendezvousOptions options;
   options.mesh = mesh(1, 2, 1, 1);
-  options.timeout_ns = 200'000'000;
+  options.timeout_ns = 60'000'000'000;
   const auto first = connect_store(client_of(server, 0)), second = connect_store(client_of(server, 1));
   std::thread meets([&] { meet(*first, address_of(0, 2), options); });
   EXPECT_EQ(meet(*second, address_of(1, 2), options)->address_of(0), address_of(0, 2));
@@ -146,6 +146,7 @@ TEST(Rendezvous, GenerationsAndJobsDoNotMeet) {
   HostAddress again = address_of(1, 2);
   again.process = 999;
   EXPECT_THROW(meet(*second, again, options), Error);
+  options.timeout_ns = 200'000'000;  // for those who will not come
   options.generation = 2;
   EXPECT_THROW(meet(*second, address_of(1, 2, 2), options), Error);
   options.generation = 1;
