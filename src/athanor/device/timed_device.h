@@ -1,7 +1,7 @@
-// The device that takes the predicted time of each task and computes nothing: overlap and schedules of many
-// ranks are measured with it on machines that have fewer cores than ranks.
+// The device that takes the predicted time of each task and computes nothing: how the streams of a program
+// overlap can be seen without its kernels.
 //
-// Called by train and tests. Thread safety: as Device.
+// Called by tests. Thread safety: as Device.
 //
 // Task::run is never called. Tasks follow each other on exact times: a task begins when it was enqueued, when
 // the one before it ended or when the last event it waits for was reached, whichever is latest, and ends

@@ -66,7 +66,7 @@ Executor::~Executor() {
   }
 }
 
-void Executor::load(std::shared_ptr<const ProgramSet> set) {
+void Executor::load(std::shared_ptr<const ProgramSet> set, const Prediction& prediction) {
   programs_.clear();
   set_ = std::move(set);
   transient_bytes_ = 0;
@@ -79,10 +79,16 @@ void Executor::load(std::shared_ptr<const ProgramSet> set) {
       set_->mesh, rank_.communicator != nullptr ? static_cast<int32_t>(rank_.communicator->rank()) : 0);
   persistent_ = allocate(set_->persistent_bytes);
   transient_ = allocate(transient_bytes_);
+  size_t most_executions = 0;
   for (const StepProgram& program : set_->programs) {
     programs_.push_back(std::make_unique<ResolvedProgram>());
     resolve(program, kernels_, {persistent_.get(), transient_.get()}, threads_, rank_, *programs_.back());
+    for (Execution& execution : programs_.back()->executions) {
+      if (prediction) execution.predicted_ns = prediction(*execution.graph, *execution.operation);
+    }
+    most_executions = std::max(most_executions, programs_.back()->executions.size());
   }
+  records_.reserve(most_executions);
 }
 
 // Where peers can read it, if there are any: collectives then copy the least.
@@ -90,12 +96,13 @@ std::shared_ptr<std::byte> Executor::allocate(int64_t bytes) {
   return rank_.communicator != nullptr ? rank_.communicator->allocate(bytes) : device_.allocate(bytes);
 }
 
-// Enqueues all executions; after(i) is called when execution i has been enqueued and ends the step if true.
+// Enqueues all executions, without allocating; after(i) is called when execution i has been enqueued and ends
+// the step if true.
 void Executor::issue(ResolvedProgram& program, const std::function<bool(size_t)>& after) {
   const auto stream_of = [&](StreamKind kind) -> Stream& { return *streams_[static_cast<size_t>(kind)]; };
   Stream& compute = stream_of(StreamKind::compute);
   Stream* communication = streams_[static_cast<size_t>(StreamKind::communication)];
-  std::vector<Event> ended(program.program->calls.size());
+  std::vector<Event>& ended = program.call_ended;
   for (size_t c = 0; c < program.program->calls.size(); ++c) {
     const Call& call = program.program->calls[c];
     const auto begin = static_cast<size_t>(program.call_begin[c]),
@@ -114,7 +121,7 @@ void Executor::issue(ResolvedProgram& program, const std::function<bool(size_t)>
         open = true;
       }
       if (execution.joins && std::exchange(open, false)) stream.wait(communication->record());
-      stream.enqueue({&run_execution, &execution, 0, &execution.span});
+      stream.enqueue({&run_execution, &execution, execution.predicted_ns, &execution.span});
       if (after && after(i)) return;
     }
     if (open) compute.wait(communication->record());

@@ -40,14 +40,19 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Allocates the arenas (throws a user error with the bytes asked for when memory is short) and resolves all
-  // programs of the set: a kernel that is missing is an error here, naming operation and type.
-  void load(std::shared_ptr<const ProgramSet> set);
+  // Nanoseconds that one execution of an operation takes, or one iteration of its region.
+  using Prediction = std::function<int64_t(const Graph& graph, const Operation& operation)>;
 
-  // Runs one step of program `index`. Returns when it has ended; rethrows the first error of a kernel or a
-  // collective. An error before the commit point (the clip operation) leaves weights and optimizer state as
-  // they were. Once their update has begun it is made whole: what other ranks do can only spoil the gathering
-  // of working weights behind it, and that is an error when all parts of the update have been made.
+  // Allocates the arenas (throws a user error with the bytes asked for when memory is short) and resolves all
+  // programs of the set: a kernel that is missing is an error here, naming operation and type. `prediction`
+  // is for a device that takes predicted times; without it every operation takes none there.
+  void load(std::shared_ptr<const ProgramSet> set, const Prediction& prediction = {});
+
+  // Runs one step of program `index`; nothing is allocated. Returns when it has ended; rethrows the first
+  // error of a kernel or a collective. An error before the commit point (the clip operation) leaves weights
+  // and optimizer state as they were. Once their update has begun it is made whole: what other ranks do can
+  // only spoil the gathering of working weights behind it, and that is an error when all parts of the update
+  // have been made.
   void run(size_t index, const StepInputs& inputs);
 
   // As run, but waits after each operation and calls `observe`: for dumps and for finding a NaN. When `until`

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "athanor/base/error.h"
 #include "athanor/device/cpu_device.h"
@@ -158,14 +159,29 @@ TEST_F(ExecutorTest, AnObservedStepEndsWhereItIsTold) {
   EXPECT_EQ(seen.back().kind, OperationKind::clip);
 }
 
-// The same program on the device that takes predicted times and computes nothing.
-TEST_F(ExecutorTest, TheTimedDeviceRunsNoKernel) {
+// The same program on the device that takes predicted times and computes nothing: a time of its own for each
+// kind, in the order of each stream, and after what it waits for.
+TEST_F(ExecutorTest, TheTimedDeviceTakesPredictedTimesAndRunsNoKernel) {
+  const auto time_of = [](OperationKind kind) {
+    return kind == OperationKind::load_batch ? int64_t{3'000'000} : 1000 + 100 * static_cast<int64_t>(kind);
+  };
   TimedDevice device;
   Executor executor(device, kernels_, 1);
-  executor.load(set_);
+  executor.load(set_, [&](const Graph&, const Operation& operation) { return time_of(operation.kind); });
   executor.run(0, inputs_);
   EXPECT_TRUE(seen.empty());
-  EXPECT_FALSE(executor.records().empty());
+  ASSERT_FALSE(executor.records().empty());
+  int64_t stream_end[stream_kind_count] = {}, loaded[2] = {};
+  for (const Record& record : executor.records()) {
+    EXPECT_EQ(record.end_ns - record.begin_ns, time_of(record.kind)) << name_of(record.kind);
+    EXPECT_GE(record.begin_ns, std::exchange(stream_end[static_cast<size_t>(record.stream)], record.end_ns));
+    const int32_t micro_batch = program().calls[static_cast<size_t>(record.address.call)].micro_batch;
+    if (record.kind == OperationKind::load_batch) loaded[micro_batch] = record.end_ns;
+    if (record.kind == OperationKind::count_valid) {
+      EXPECT_GE(record.begin_ns, loaded[micro_batch]);
+    }
+  }
+  EXPECT_GT(loaded[1], 0);
 }
 
 }  // namespace

@@ -69,6 +69,7 @@ class Resolver {
   void run() {
     result_.program = &program_;
     result_.call_is_awaited.assign(program_.calls.size(), false);
+    result_.call_ended.resize(program_.calls.size());
     for (const Call& call : program_.calls) {
       for (const int32_t awaited : call.waits) result_.call_is_awaited[static_cast<size_t>(awaited)] = true;
     }

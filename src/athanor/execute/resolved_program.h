@@ -31,6 +31,7 @@ struct Execution {
   std::vector<TensorView> inputs, outputs;
   std::vector<OperandType> input_types, output_types;
   std::shared_ptr<const void> prepared;
+  int64_t predicted_ns = 0;                 // for a device that takes its time instead of running it
   const StepInputs* const* step = nullptr;  // set by run()
   TimeSpan span;
 };
@@ -63,6 +64,7 @@ struct ResolvedProgram {
   std::vector<int64_t> call_begin;    // by call: its first execution; one more at the end
   std::vector<bool> call_is_awaited;  // by call: another stream waits for it
   std::vector<bool> call_is_mixed;    // by call: see Instruction
+  std::vector<Event> call_ended;      // by call that is awaited, in the step under way
   const StepInputs* step = nullptr;
   std::exception_ptr late_failure;  // the first one of the step
 };

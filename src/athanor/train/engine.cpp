@@ -265,6 +265,7 @@ StepInputs Engine::inputs_for(std::span<const Batch> batches, int64_t step, int6
   inputs.seed = options_.seed;
   inputs.learning_rate = learning_rate;
   inputs.loss_scale = loss_scale_;
+  inputs.micro_batches.reserve(batches.size());
   for (const Batch& batch : batches) {
     ATHANOR_ASSERT(batch.sequence_length * set_->mesh.size(Axis::context) == options_.sequence_length);
     ATHANOR_ASSERT(batch.indices.size() == batch.token_ids.size(), "a batch without indices");
