@@ -1,5 +1,6 @@
 #include "athanor/train/run_reports.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <utility>
@@ -51,10 +52,12 @@ void RunReports::step(const RunProgress& progress, const StepResult& result, con
   const auto tokens = static_cast<double>(batch.samples * options_.data.sequence_length);
   report.tokens_per_second = tokens / facts.seconds;
   if (peak_gflops_ > 0) {
+    const double computed = computed_flops(batch.micro_batches.size());
+    peak_gflops_ = std::max(peak_gflops_, computed / facts.seconds * 1e-9);
     const double peak_flops = peak_gflops_ * 1e9 * facts.seconds;
     report.mfu =
         tokens * literature_flops_per_token(options_.model, options_.data.sequence_length) / peak_flops;
-    report.mfu_computed_blocks = computed_flops(batch.micro_batches.size()) / peak_flops;
+    report.mfu_computed_blocks = std::min(1.0, computed / peak_flops);  // but for rounding
   }
   const double elapsed = seconds_of(monotonic_ns() - begun_ns_);
   report.seconds_left = elapsed / static_cast<double>(progress.step - first_step_) *

@@ -36,7 +36,8 @@ class RunReports {
 
   // Opens the sinks of the run's folder. What they have of steps behind `step` falls away.
   void open_sinks(FileEnvironment& files, int64_t step);
-  // What one rank can do; all of them do so much together.
+  // What one rank can do; all of them do so much together. A step that computes faster raises it: it was
+  // measured while the machine was busy.
   void set_peak(const MatrixPeak& peak) { peak_gflops_ = peak.gflops * ranks_; }
   // The loop begins behind this step: how long the rest takes is told from here on.
   void begin(int64_t step);
