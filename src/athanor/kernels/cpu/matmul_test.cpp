@@ -158,6 +158,33 @@ TEST(Matmul, Accumulates) {
   }
 }
 
+// bf16 gradients of micro-batches add up in fp32: 1 + 256 * 2^-9 = 1.5, where a bf16 sum would stay at 1.
+TEST(Matmul, Accumulation_P34_SmallAddendsCount) {
+  const ProductShape shape{ProductForm::weight_gradient, 1, 20, 33, DType::bf16, DType::bf16, DType::fp32};
+  Tensor dy(DType::bf16, 1, 20), x(DType::bf16, 1, 33);
+  for (int64_t i = 0; i < 33; ++i) x.set(0, i, 1);
+  testing::on_every_target(
+      [&](ThreadTeam& team) {
+        Tensor dweight(DType::fp32, 20, 33);
+        const ProductPlan plan(shape, team.size());
+        const auto scratch = testing::scratch_of(plan.workspace_bytes());
+        ProductOperands operands;
+        operands.left = dy.view();
+        operands.right = x.view();
+        operands.result = dweight.view();
+        for (int step = 0; step <= 256; ++step) {
+          for (int64_t i = 0; i < 20; ++i) dy.set(0, i, step == 0 ? 1 : 0x1p-9);
+          operands.accumulate = step > 0;
+          plan.run(team, operands, scratch);
+        }
+        return std::vector{dweight};
+      },
+      [](const std::vector<Tensor>& out) {
+        for (int64_t i = 0; i < 20; ++i)
+          for (int64_t j = 0; j < 33; ++j) ASSERT_EQ(out[0].get(i, j), 1.5);
+      });
+}
+
 TEST(Matmul, BiasAndActivation) {
   for (const DType type : testing::storage_types) {
     for (const DType bias : testing::storage_types) {
