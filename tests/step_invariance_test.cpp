@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <span>
 
 #include "support/model_fixture.h"
 
@@ -72,6 +75,23 @@ void mask_unevenly(std::vector<Batch>& batches) {
   for (int64_t i = 1; i < batch.sequence_length; ++i) batch.labels[static_cast<size_t>(i)] = ignored_label;
 }
 
+// The samples of several batches as one.
+Batch joined(std::span<const Batch> parts) {
+  Batch whole;
+  whole.sequence_length = parts.front().sequence_length;
+  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  for (const Batch& part : parts) {
+    whole.samples += part.samples;
+    append(whole.token_ids, part.token_ids);
+    append(whole.labels, part.labels);
+    append(whole.positions, part.positions);
+    append(whole.documents, part.documents);
+    append(whole.sample_ids, part.sample_ids);
+  }
+  whole.indices = whole_indices(whole.samples, whole.sequence_length);
+  return whole;
+}
+
 class StepInvariance : public testing::TestWithParam<const char*> {
  protected:
   ModelFixture fixture{GetParam()};
@@ -91,6 +111,44 @@ TEST_P(StepInvariance, UnevenMicroBatches_P06_OneDivision) {
   EXPECT_LT(whole.steps[0].valid_tokens, fixture.valid_tokens[0]);
   EXPECT_EQ(whole.steps[0].valid_tokens, cut.steps[0].valid_tokens);
   expect_close(whole, cut, 1e-12);
+}
+
+// Ten samples with unlike numbers of labels in 1, 2, 5 and 10 micro-batches, from the first to the last and
+// the other way round.
+TEST_P(StepInvariance, NumberAndOrderOfMicroBatches_P06_ChangeNothing) {
+  turn_dropout_on();
+  constexpr int64_t total = 10;
+  std::vector<Batch> samples;
+  for (int64_t step = 0; static_cast<int64_t>(samples.size()) < total; ++step) {
+    for (Batch& sample : fixture.micro_batches(step, 1)) {
+      const auto masked = std::min(static_cast<int64_t>(samples.size()) * 2, sample.sequence_length - 1);
+      std::fill_n(sample.labels.begin(), masked, ignored_label);
+      samples.push_back(std::move(sample));
+    }
+  }
+  ASSERT_EQ(samples.size(), static_cast<size_t>(total));
+  std::optional<Outcome> whole;
+  for (const bool reversed : {false, true}) {
+    for (const int64_t size : {10, 5, 2, 1}) {
+      std::vector<Batch> batches;
+      for (size_t first = 0; first < samples.size(); first += static_cast<size_t>(size))
+        batches.push_back(joined(std::span(samples).subspan(first, static_cast<size_t>(size))));
+      if (reversed) std::reverse(batches.begin(), batches.end());
+      options.micro_batch = size;
+      options.micro_batch_counts = {static_cast<int32_t>(batches.size())};
+      Engine engine(options);
+      engine.allocate();
+      engine.initialise();
+      fixture.set_weights(engine);
+      Outcome outcome;
+      outcome.steps.push_back(engine.train_step(batches, 0, 0, 1e-2));
+      outcome.gradients = outcome.weights = widened(engine.gradients());
+      if (!whole) whole = outcome;
+      SCOPED_TRACE(fmt::format("{} micro-batches, reversed {}", batches.size(), reversed));
+      EXPECT_EQ(outcome.steps[0].valid_tokens, whole->steps[0].valid_tokens);
+      expect_close(*whole, outcome, 1e-12);
+    }
+  }
 }
 
 TEST_P(StepInvariance, MicroBatchWithoutValidTokens_P08_AddsNothing) {
