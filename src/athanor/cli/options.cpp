@@ -226,11 +226,13 @@ std::string OptionTable::nearest(std::string_view name) const {
   }
   if (best == nullptr) return {};
   if (best_distance <= std::max<int64_t>(2, static_cast<int64_t>(name.size()) / 4)) return best->name();
-  // Perhaps only the group is wrong or missing.
+  // Perhaps only the group is wrong or missing, or a whole group is meant.
   for (const OptionRow& row : rows_) {
     if (last_part(row.name()) == last_part(name)) return row.name();
   }
-  return {};
+  std::vector<std::string> groups;
+  for (const OptionRow& row : rows_) groups.push_back(row.name().substr(0, row.name().find('.')));
+  return nearest_name(std::string(name), groups);
 }
 
 void OptionTable::refuse_name(std::string_view name, const std::string& origin) const {

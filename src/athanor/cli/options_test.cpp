@@ -181,6 +181,8 @@ TEST_F(OptionsTest, UnknownNamesGetTheNearestOne) {
             "--set: there is no option trian.steps\n  hint: did you mean train.steps?");
   EXPECT_EQ(refusal("learning_rate = 1"),
             "run.toml:1: there is no option learning_rate\n  hint: did you mean train.learning_rate?");
+  EXPECT_EQ(refusal("[trian]\nsteps = 1\n"),
+            "run.toml:1: there is no option trian\n  hint: did you mean train?");
   EXPECT_EQ(refusal("", {"optimizer.warmup_samples=1"}),
             "--set: there is no option optimizer.warmup_samples\n  hint: docs/options.md lists them all");
   EXPECT_EQ(refusal("train = 3"),
