@@ -230,6 +230,7 @@ void Terminal::step(const StepReport& report) {
 
 void Terminal::validation(const ValidationReport& report) {
   const std::lock_guard lock(mutex_);
+  if (!options_.live && is_last_unseen()) show_plain(*last_);  // the step that is judged
   const std::string line = validation_line(report, options_);
   print_above(options_.color ? fmt::format("{}{}{}", green, line, plain_style) : line);
 }
@@ -252,12 +253,11 @@ void Terminal::print(std::string_view text) {
 
 void Terminal::finish() {
   const std::lock_guard lock(mutex_);
-  const bool fresh = last_ && (!shown_ || shown_->step != last_->step);
   if (options_.live) {
-    if (fresh) show_live(*last_);
+    if (is_last_unseen()) show_live(*last_);
     if (!live_line_.empty()) write_("\n");
     live_line_.clear();
-  } else if (fresh) {
+  } else if (is_last_unseen()) {
     show_plain(*last_);
   }
 }

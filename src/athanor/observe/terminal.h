@@ -47,6 +47,7 @@ class Terminal final : public ReportSink {
   void finish() override;
 
  private:
+  bool is_last_unseen() const { return last_ && (!shown_ || shown_->step != last_->step); }
   void show_live(const StepReport& report);
   void show_plain(const StepReport& report);
   void print_above(std::string_view text);

@@ -141,6 +141,20 @@ TEST_F(TerminalTest, PlainLinesComeAtABoundedRateAndEndWithTheLastStep) {
   EXPECT_EQ(written_.find_first_of("\r\x1b"), std::string::npos);
 }
 
+TEST_F(TerminalTest, AStepThatIsJudgedIsShownBeforeItsJudgement) {
+  Terminal terminal = make({.total_steps = 2, .plain_interval_seconds = 10});
+  terminal.step(report_of(1));
+  terminal.step(report_of(2));
+  for (const char* set : {"psalms", "proverbs"}) {
+    terminal.validation({.step = 2, .set = set, .loss = 2.5, .perplexity = {}, .tokens = 9});
+  }
+  terminal.finish();
+  EXPECT_THAT(screen_of(written_),
+              testing::ElementsAre(testing::StartsWith("step 1/2"), testing::StartsWith("step 2/2"),
+                                   "step 2  psalms: loss 2.5000  (9 tokens)",
+                                   "step 2  proverbs: loss 2.5000  (9 tokens)", ""));
+}
+
 TEST_F(TerminalTest, EventsAreShownAtOnceButDoNotFlood) {
   Terminal terminal = make({.total_steps = 100});
   terminal.step(report_of(1));
