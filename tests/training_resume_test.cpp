@@ -261,6 +261,9 @@ TEST_F(ResumeTest, WhatIsOnlyLookedAtMayDiffer) {
   EXPECT_EQ(runs.metrics(parts), runs.metrics(whole));
   EXPECT_EQ(differences(runs.checkpoint(whole, 10), runs.checkpoint(parts, 10)), "");
   EXPECT_TRUE(system_files().exists(runs.path(parts, "dump/step_7.safetensors")));
+  parts.steps = 11;
+  runs.resume(parts);
+  EXPECT_NE(runs.screen().find("debug.dump: step 7 is past, nothing will be dumped"), std::string::npos);
 }
 
 TEST_F(ResumeTest, OtherDataIsRefusedAndTheFolderStays) {

@@ -244,6 +244,7 @@ TEST_F(Training, ALossThatIsNotFinite_P103_StopsWithStepAndTensor) {
                            error.find("the first tensor with it is ") != std::string::npos;
   const bool at_the_save = error.find(fmt::format("step {}: the update gave", steps)) != std::string::npos;
   EXPECT_TRUE(at_the_step || at_the_save) << error;
+  EXPECT_EQ(error.find("-nan"), std::string::npos) << error;  // the sign of a NaN means nothing
   // Nothing of that step was written, and what was saved before is sound.
   EXPECT_EQ(runs.checkpoints(options).size(), static_cast<size_t>(at_the_step ? steps : steps - 1));
   for (const std::string& loss : runs.metric(options, "loss")) EXPECT_NE(loss, "\"NaN\"");
@@ -302,6 +303,10 @@ TEST_F(Training, DumpsTensorsOfAStep) {
             std::string::npos);
   EXPECT_FALSE(exists(options, "config.toml"));
   options.dump.names.pop_back();
+  options.dump.step = 11;
+  EXPECT_NE(runs.error_of(options).find("user error: debug.dump_step 11 is behind the last step, 10"),
+            std::string::npos);
+  options.dump.step = 4;
   runs.train(options);
   EXPECT_NE(runs.screen().find("dumped 7 tensors to "), std::string::npos) << runs.screen();
   const auto file = SafetensorsFile::open(system_files(), runs.path(options, "dump/step_4.safetensors"));
@@ -395,6 +400,20 @@ TEST_F(Training, Utilisation_P109_IsTheHandCountOverThePeak) {
   EXPECT_NE(runs.screen().find("peak: 100 GFLOP/s, given"), std::string::npos) << runs.screen();
   // The weights outside of matrices and the head, and the window: no more is computed than what is counted.
   EXPECT_LT(computed, 16 * literature);
+
+  // A peak that was measured too low gives way to what steps reach.
+  options.name = "low-peak";
+  EXPECT_EQ(
+      runs.train_on_ranks(
+          options, [](int, RunOptions&, TrainContext& context) { context.peak = MatrixPeak{1e-6, "given"}; }),
+      std::vector<std::string>{""});
+  const auto raised = runs.metric(options, "mfu"), full = runs.metric(options, "mfu_computed_blocks");
+  ASSERT_EQ(full.size(), 10u);
+  EXPECT_NEAR(std::stod(full[0]), 1, 1e-9);
+  for (size_t i = 0; i < full.size(); ++i) {
+    EXPECT_LE(std::stod(full[i]), 1);
+    EXPECT_NEAR(std::stod(raised[i]), std::stod(full[i]) * 16 * literature / computed, 1e-9);
+  }
 }
 
 TEST_F(Training, DataIsToldAndShortDataRefused_P54_P55_) {

@@ -4,6 +4,8 @@
 #include <limits>
 #include <sstream>
 
+#include "athanor/observe/format.h"
+
 namespace athanor {
 
 namespace {
@@ -69,7 +71,7 @@ std::string agree_on_non_finite(RankMessages& messages, const std::optional<NonF
     order = found->order;
     text = fmt::format("the first tensor with it is {} ({} of {}, micro-batch {}, element {}: {})",
                        found->tensor, found->part, found->operation, found->micro_batch, found->index,
-                       found->value);
+                       format_short(found->value));
     if (messages.ranks() > 1) text += fmt::format(" on rank {}", messages.rank());
   }
   if (messages.ranks() == 1) return text;

@@ -76,6 +76,11 @@ class Run {
         scaler_(options.loss_scale, options.compile.precision == Precision::fp16),
         checkpoints_(context.files, options.run_folder() + "/checkpoints", {options.checkpoint.keep}) {
     validate_dump_names(engine_.programs(), options.dump.names);
+    if (!options.dump.names.empty() && options.dump.step > options.steps) {
+      throw_user_error(
+          fmt::format("debug.dump_step {} is behind the last step, {}", options.dump.step, options.steps),
+          "lower debug.dump_step, or raise train.steps");
+    }
   }
 
   TrainOutcome go() {
@@ -195,6 +200,8 @@ class Run {
     if (scaler_.dynamic() && !saved.loss_scale.empty()) scaler_.restore(saved.loss_scale);
     saved_step_ = progress_.step;
     note(fmt::format("resumed from {} at step {}", latest.checkpoint->path(), progress_.step));
+    if (!options_.dump.names.empty() && options_.dump.step <= progress_.step)
+      note(fmt::format("debug.dump: step {} is past, nothing will be dumped", options_.dump.step));
   }
 
   void begin_elsewhere() {
@@ -350,8 +357,9 @@ class Run {
     throw_on_all(
         messages_,
         Error(ErrorKind::stop_job,
-              fmt::format("step {}: the loss is {} and the gradient norm {}; {}{}", step, result.loss,
-                          result.gradient_norm, where, scale_note(result)),
+              fmt::format("step {}: the loss is {} and the gradient norm {}; {}{}", step,
+                          format_short(result.loss), format_short(result.gradient_norm), where,
+                          scale_note(result)),
               saved_step_ > 0
                   ? fmt::format("nothing of this step was written; the last checkpoint is that of step {}",
                                 saved_step_)
