@@ -272,6 +272,25 @@ TEST(DistributedProgram, ANarrowWireHalvesWhatGradientsSend) {
   EXPECT_GE(gradients, 2);
 }
 
+// With a wide residual stream and narrow products: gradients of it are gathered for products alone.
+TEST(DistributedProgram, WhatProductsReadTravelsAsTheyReadIt) {
+  CompileOptions options = spread(1, 1, 1, 2, 0);
+  options.precision = Precision::bf16;
+  options.layout.sequence_parallel = true;
+  const ProgramSet set = train_program(options);
+  int gathers = 0;
+  for (const Template& each : set.programs[0].templates) {
+    if (each.name.find("block") == std::string::npos) continue;
+    for (const Operation& operation : each.graph.operations) {
+      if (operation.kind != OperationKind::all_gather) continue;
+      ++gathers;
+      EXPECT_EQ(each.graph.value(operation.outputs[0]).dtype, DType::bf16)
+          << each.name << " " << each.graph.value(operation.outputs[0]).name;
+    }
+  }
+  EXPECT_GE(gathers, 4);  // two of activations forward and again backward, two of gradients
+}
+
 // The stages keep what they say: of a model of which a rank of one would keep everything.
 TEST(DistributedProgram, StagesKeepPartsOfMore) {
   const auto bytes = [](int32_t ranks, int32_t zero) {

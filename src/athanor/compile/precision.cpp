@@ -1,4 +1,5 @@
 #include <map>
+#include <vector>
 
 #include "athanor/base/error.h"
 #include "athanor/compile/passes.h"
@@ -41,6 +42,30 @@ bool is_loss(OperationKind kind) {
          kind == OperationKind::vocabulary_sums || kind == OperationKind::vocabulary_loss;
 }
 
+bool is_product(OperationKind kind) {
+  return kind == OperationKind::matmul || kind == OperationKind::matmul_input_gradient ||
+         kind == OperationKind::matmul_weight_gradient;
+}
+
+// By value: whether products have it as an operand, and nothing else reads it.
+std::vector<bool> read_by_products_alone(const Graph& graph) {
+  std::vector<bool> by_products(graph.values.size()), by_others(graph.values.size());
+  for (const Operation& operation : graph.operations) {
+    for (size_t i = 0; i < operation.inputs.size(); ++i) {
+      if (operation.inputs[i] == no_value) continue;
+      (is_product(operation.kind) && i < 2 ? by_products
+                                           : by_others)[static_cast<size_t>(operation.inputs[i])] = true;
+    }
+  }
+  for (const ValueId id : graph.outputs) by_others[static_cast<size_t>(id)] = true;
+  for (size_t i = 0; i < by_products.size(); ++i) by_products[i] = by_products[i] && !by_others[i];
+  return by_products;
+}
+
+Role role_of_cast(Role role) {
+  return role == Role::residual_gradient ? Role::activation_gradient : Role::activation;
+}
+
 DType type_of(Role role, const PrecisionPolicy& policy) {
   switch (role) {
     case Role::activation:
@@ -68,39 +93,46 @@ Segment assign_precision(Segment segment, const PrecisionPolicy& policy) {
     // Logits and what is computed from them are wide; only their gradient is narrowed for the products.
     if (is_loss(operation.kind)) graph.value(operation.inputs[0]).dtype = policy.wide;
   }
+  const std::vector<bool> for_products = read_by_products_alone(graph);
   std::vector<Operation> result;
   std::map<ValueId, ValueId> narrowed;
   int64_t forward = 0;
   for (size_t i = 0; i < graph.operations.size(); ++i) {
+    const bool is_forward = static_cast<int64_t>(i) < segment.forward_count;
     if (static_cast<int64_t>(i) == segment.forward_count) narrowed.clear();  // backward casts for itself
     Operation operation = graph.operations[i];
-    const bool product = operation.kind == OperationKind::matmul ||
-                         operation.kind == OperationKind::matmul_input_gradient ||
-                         operation.kind == OperationKind::matmul_weight_gradient;
-    if (product) {
-      for (size_t operand = 0; operand < 2; ++operand) {
-        ValueId& id = operation.inputs[operand];
-        if (graph.value(id).dtype == policy.compute) continue;
-        if (!narrowed.contains(id)) {
-          Value value = graph.value(id);
-          value.name += i < static_cast<size_t>(segment.forward_count) ? ".cast" : ".cast_backward";
-          value.dtype = policy.compute;
-          value.role = value.role == Role::residual_gradient ? Role::activation_gradient : Role::activation;
-          const ValueId cast = graph.add_value(std::move(value));
-          narrowed[id] = cast;
-          Operation inserted;
-          inserted.kind = OperationKind::cast;
-          inserted.part = operation.part;
-          inserted.inputs = {id};
-          inserted.outputs = {cast};
-          result.push_back(std::move(inserted));
-          if (static_cast<int64_t>(i) < segment.forward_count) ++forward;
-        }
-        id = narrowed.at(id);
+    const auto narrow = [&](ValueId& id) {
+      if (graph.value(id).dtype == policy.compute) return;
+      if (!narrowed.contains(id)) {
+        Value value = graph.value(id);
+        value.name += is_forward ? ".cast" : ".cast_backward";
+        value.dtype = policy.compute;
+        value.role = role_of_cast(value.role);
+        const ValueId cast = graph.add_value(std::move(value));
+        narrowed[id] = cast;
+        Operation inserted;
+        inserted.kind = OperationKind::cast;
+        inserted.part = operation.part;
+        inserted.inputs = {id};
+        inserted.outputs = {cast};
+        result.push_back(std::move(inserted));
+        if (is_forward) ++forward;
       }
+      id = narrowed.at(id);
+    };
+    if (is_product(operation.kind)) {
+      narrow(operation.inputs[0]);
+      narrow(operation.inputs[1]);
+    } else if (operation.kind == OperationKind::all_gather &&
+               for_products[static_cast<size_t>(operation.outputs[0])]) {
+      // What products read of other ranks travels as they read it.
+      narrow(operation.inputs[0]);
+      Value& gathered = graph.value(operation.outputs[0]);
+      if (gathered.dtype != policy.compute) gathered.role = role_of_cast(gathered.role);
+      gathered.dtype = policy.compute;
     }
     result.push_back(std::move(operation));
-    if (static_cast<int64_t>(i) < segment.forward_count) ++forward;
+    if (is_forward) ++forward;
   }
   graph.operations = std::move(result);
   segment.forward_count = forward;
