@@ -383,6 +383,10 @@ bool is_temporary_name(std::string_view name) {
   return name.find(".tmp-") != std::string_view::npos;
 }
 
+bool is_temporary_name(std::string_view name, std::string_view of) {
+  return name.starts_with(of) && name.substr(of.size()).starts_with(".tmp-");
+}
+
 std::string read_file(FileEnvironment& files, const std::string& path, int64_t max_bytes) {
   const auto file = files.open(path);
   if (file->size() > max_bytes) {

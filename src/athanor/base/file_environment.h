@@ -113,6 +113,8 @@ void require_file_name(FileEnvironment& files, const std::string& path);
 
 // True for the names that `write_file_atomically` leaves behind when it is killed.
 bool is_temporary_name(std::string_view name);
+// True for those of the file `of` in the same folder.
+bool is_temporary_name(std::string_view name, std::string_view of);
 
 // A whole file as a string; refuses one above `max_bytes`.
 std::string read_file(FileEnvironment& files, const std::string& path, int64_t max_bytes);

@@ -192,8 +192,10 @@ class CommandLine {
         option->check(not_empty());
     }
     for (const Command& each : command.commands) add(*app, each);
-    if (command.action) actions_.emplace_back(app, command.action);
-    if (!command.action) app->require_subcommand(1);
+    if (command.action)
+      actions_.emplace_back(app, command.action);
+    else
+      app->require_subcommand(1);
   }
 
   void refuse_empty_values_of_what_may_stand_alone(int argc, const char* const* argv) const {

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "athanor/base/error.h"
-#include "athanor/base/plural.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/option_docs.h"
 #include "athanor/cli/option_files.h"
@@ -108,8 +107,8 @@ void compare_command(const CompareArguments& arguments) {
   for (size_t i = 0; i < arguments.runs.size(); ++i) {
     runs.push_back(read_compared_run(files, arguments.runs[i], names[i], axis));
     if (runs[i].passed_over == 0) continue;
-    notes += fmt::format("note: {} line{} of {}, damaged or out of order, left out\n",
-                         format_exact(runs[i].passed_over), plural(runs[i].passed_over), names[i]);
+    notes += fmt::format("note: {} of {}, damaged or out of order, left out\n",
+                         format_counted(runs[i].passed_over, "line"), names[i]);
   }
   const std::vector<std::vector<std::string>> options = differing_options(files, arguments.runs, names);
 

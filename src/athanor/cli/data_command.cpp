@@ -9,7 +9,6 @@
 #include "athanor/base/clock.h"
 #include "athanor/base/error.h"
 #include "athanor/base/folder_lock.h"
-#include "athanor/base/plural.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/near_name.h"
 #include "athanor/data/build.h"
@@ -78,10 +77,6 @@ BuildOptions build_options(FileEnvironment& files, const DataBuildArguments& arg
   return options;
 }
 
-std::string counted(int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", format_exact(count), noun, plural(count));
-}
-
 std::string rate(int64_t bytes, double seconds) {
   return fmt::format("{:.1f} MB/s", static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-6));
 }
@@ -122,21 +117,22 @@ void data_build_command(const DataBuildArguments& arguments) {
   std::string text;
   if (report.resumed_bytes > 0) {
     text += fmt::format("went on behind {} of a build that had been stopped\n",
-                        counted(report.resumed_bytes, "byte"));
+                        format_counted(report.resumed_bytes, "byte"));
   }
-  text += fmt::format("{} of text: {}, {}{}; {}\n", counted(report.text_bytes, "byte"),
-                      counted(report.documents, "document"), counted(report.tokens, "token"),
+  text += fmt::format("{} of text: {}, {}{}; {}\n", format_counted(report.text_bytes, "byte"),
+                      format_counted(report.documents, "document"), format_counted(report.tokens, "token"),
                       report.unlearned_tokens > 0
                           ? fmt::format(" ({} of them not learned)", format_exact(report.unlearned_tokens))
                           : "",
                       rate(report.text_bytes - report.resumed_bytes, elapsed()));
   for (const BuildReport::Part& part : report.parts) {
-    text += fmt::format("{}: {}, {}\n", part.path, counted(part.documents, "document"),
-                        counted(part.tokens, "token"));
+    text += fmt::format("{}: {}, {}\n", part.path, format_counted(part.documents, "document"),
+                        format_counted(part.tokens, "token"));
   }
   text += report.tokenizer_path + "\n";
   if (report.bad_line_count > 0) {
-    text += fmt::format("left out {} that could not be read:\n", counted(report.bad_line_count, "line"));
+    text +=
+        fmt::format("left out {} that could not be read:\n", format_counted(report.bad_line_count, "line"));
     for (const std::string& line : report.bad_lines) text += "  " + printable(line) + "\n";
     if (report.bad_line_count > static_cast<int64_t>(report.bad_lines.size())) text += "  ...\n";
   }

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "athanor/base/error.h"
-#include "athanor/base/plural.h"
 #include "athanor/cli/commands.h"
 #include "athanor/cli/inference.h"
 #include "athanor/cli/inference_ranks.h"
@@ -92,13 +91,13 @@ std::string json_line(const std::string& name, const Scores& scores) {
 }
 
 std::string text_line(const std::string& name, const Scores& scores) {
-  return fmt::format("{}: loss {}, perplexity {}, {}, {} token{}\n", printable(name),
-                     format_loss(scores.loss()), format_loss(scores.perplexity()),
+  return fmt::format("{}: loss {}, perplexity {}, {}, {}\n", printable(name), format_loss(scores.loss()),
+                     format_loss(scores.perplexity()),
                      scores.bytes < 0 ? "bits per byte not known (no tokenizer)"
                      : scores.bytes == 0
                          ? "no bytes"
                          : fmt::format("{} bits per byte", format_loss(scores.bits_per_byte())),
-                     format_exact(scores.tokens), plural(scores.tokens));
+                     format_counted(scores.tokens, "token"));
 }
 
 // Percentages on a terminal.

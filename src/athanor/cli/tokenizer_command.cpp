@@ -10,7 +10,6 @@
 
 #include "athanor/base/error.h"
 #include "athanor/base/file_environment.h"
-#include "athanor/base/plural.h"
 #include "athanor/cli/commands.h"
 #include "athanor/observe/format.h"
 #include "athanor/tokenizer/incremental_encoder.h"
@@ -63,9 +62,9 @@ std::string describe(const Counts& counts) {
   if (counts.tokens == 0) return "0 bytes, 0 tokens";
   const auto tokens = static_cast<double>(counts.tokens);
   return fmt::format(
-      "{} byte{}, {} token{}, {} bytes per token; {} ({}) of the tokens are single bytes of characters that "
+      "{}, {}, {} bytes per token; {} ({}) of the tokens are single bytes of characters that "
       "the vocabulary lacks",
-      format_exact(counts.bytes), plural(counts.bytes), format_exact(counts.tokens), plural(counts.tokens),
+      format_counted(counts.bytes, "byte"), format_counted(counts.tokens, "token"),
       format_short(static_cast<double>(counts.bytes) / tokens), format_exact(counts.fallback),
       format_share(static_cast<double>(counts.fallback) / tokens));
 }

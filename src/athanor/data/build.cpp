@@ -199,11 +199,13 @@ class Build {
     for (const std::string& name : files_.list(work_folder(options_))) {
       if (is_temporary_name(name)) files_.remove(work_path(name));
     }
-    for (const std::string& path : output_paths()) {
-      const std::string folder = parent_directory(path), begin = path.substr(path.rfind('/') + 1) + ".tmp-";
-      for (const std::string& name : files_.list(folder)) {
-        if (name.starts_with(begin)) files_.remove(join_path(folder, name));
-      }
+    const std::vector<std::string> outputs = output_paths();
+    const std::string folder = parent_directory(outputs.front());
+    for (const std::string& name : files_.list(folder)) {
+      const auto is_left_by = [&](const std::string& path) {
+        return is_temporary_name(name, std::string_view(path).substr(path.rfind('/') + 1));
+      };
+      if (std::any_of(outputs.begin(), outputs.end(), is_left_by)) files_.remove(join_path(folder, name));
     }
   }
 

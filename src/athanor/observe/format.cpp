@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "athanor/base/plural.h"
+
 namespace athanor {
 
 namespace {
@@ -117,6 +119,10 @@ std::string format_exact(int64_t value) {
     text.insert(static_cast<size_t>(at), 1, ',');
   }
   return text;
+}
+
+std::string format_counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", format_exact(count), noun, plural(count));
 }
 
 std::string format_bytes(double bytes) {

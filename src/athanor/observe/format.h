@@ -17,6 +17,8 @@ std::string format_count(double value);
 std::string format_count(int64_t value);
 // Every digit, in groups: "10,251,184,259".
 std::string format_exact(int64_t value);
+// The same before its noun: "1 token", "1,024 tokens".
+std::string format_counted(int64_t count, std::string_view noun);
 // "512 B", "1.50 KiB", "1.50 GiB".
 std::string format_bytes(double bytes);
 // Two units at most: "12.3 ms", "4.21 s", "3m 20s", "2h 05m", "3d 04h".

@@ -32,6 +32,8 @@ TEST(Format, CountsKeepThreeDigitsAndStepUpWhereRoundingDoes) {
 }
 
 TEST(Format, ExactCountsShowEveryDigit) {
+  EXPECT_EQ(format_counted(1, "token"), "1 token");
+  EXPECT_EQ(format_counted(1024, "token"), "1,024 tokens");
   EXPECT_EQ(format_exact(0), "0");
   EXPECT_EQ(format_exact(999), "999");
   EXPECT_EQ(format_exact(-999), "-999");

@@ -99,13 +99,11 @@ class DataOpener {
     vocabulary_ = std::max(vocabulary_, tokens.vocabulary_size());
     const bool is_default = options_.data.tokenizer == DataOptions().tokenizer;
     uint32_t made_by = tokens.tokenizer_identity();
-    std::shared_ptr<const Tokenizer> beside;
-    if (made_by == 0 && is_default) {  // formats of others name none
-      beside = find_beside(value, made_by);
-      if (beside != nullptr) made_by = beside->identity();
-    } else if (made_by != source_.tokenizer->identity() && beside_ == nullptr) {
-      beside = find_beside(value, made_by);
-    }
+    // Formats of others name none: it is the one beside the data, unless the user has named one.
+    const bool is_wanted =
+        made_by == 0 ? is_default : made_by != source_.tokenizer->identity() && beside_ == nullptr;
+    std::shared_ptr<const Tokenizer> beside = is_wanted ? find_beside(value, made_by) : nullptr;
+    if (beside != nullptr) made_by = beside->identity();
     if (made_by == 0) return;
     if (!is_default && made_by != source_.tokenizer->identity()) {
       throw_user_error(
