@@ -143,6 +143,18 @@ TEST(HuggingFaceConfig, OldAndNewRotaryKeysSayTheSame) {
             parse(with(R"("rope_theta":500,"rope_scaling":null)", small_llama)).model);
 }
 
+TEST(HuggingFaceConfig, AScalingByOneIsWrittenWithItsOtherNumbers) {
+  const auto config = parse(with(R"("rope_scaling":{"rope_type":"llama3","factor":1,"low_freq_factor":2,)"
+                                 R"("high_freq_factor":5,"original_max_position_embeddings":16})",
+                                 small_llama));
+  EXPECT_EQ(config.model.rope_factor, 1);
+  EXPECT_EQ(config.model.rope_low, 2);
+  const auto again = parse(format_hugging_face_config(config.model, DType::fp32, config.tokens));
+  EXPECT_EQ(again.model.rope_low, 2);
+  EXPECT_EQ(again.model.rope_high, 5);
+  EXPECT_EQ(again.model.rope_original, 16);
+}
+
 TEST(HuggingFaceConfig, DefaultsAreThoseOfTransformers) {
   const auto gpt2 = parse(std::string("{") + small_gpt2).model;
   EXPECT_EQ(gpt2.norm_epsilon, 1e-5);

@@ -100,6 +100,13 @@ Json gpt2_json(const ModelConfig& model) {
   return json;
 }
 
+// A factor of 1 scales nothing, but what stands beside it is the model's as well.
+bool has_rope_scaling(const ModelConfig& model) {
+  const ModelConfig plain;
+  return model.rope_factor != plain.rope_factor || model.rope_low != plain.rope_low ||
+         model.rope_high != plain.rope_high || model.rope_original != plain.rope_original;
+}
+
 Json llama_json(const ModelConfig& model, bool mistral) {
   Json json;
   json["architectures"] = {mistral ? "MistralForCausalLM" : "LlamaForCausalLM"};
@@ -116,7 +123,7 @@ Json llama_json(const ModelConfig& model, bool mistral) {
   json["rms_norm_eps"] = model.norm_epsilon;
   json["rope_theta"] = model.rope_theta;
   json["rope_scaling"] = nullptr;
-  if (model.rope_factor != 1) {
+  if (has_rope_scaling(model)) {
     json["rope_scaling"] = {{"rope_type", "llama3"},
                             {"factor", model.rope_factor},
                             {"low_freq_factor", model.rope_low},
