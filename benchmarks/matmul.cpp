@@ -41,19 +41,22 @@ std::vector<Layer> layers_of(const std::string& model) {
   throw_user_error("unknown model " + model, "gpt2-124m or char-small");
 }
 
-double seconds_of(const cpu::ProductPlan& plan, ThreadTeam& team, const cpu::ProductOperands& operands,
+// Operands that are used in turn.
+using Copies = std::vector<cpu::ProductOperands>;
+
+double seconds_of(const cpu::ProductPlan& plan, ThreadTeam& team, const Copies& copies,
                   std::span<std::byte> workspace, int repetitions) {
   std::vector<double> seconds;
   for (int i = 0; i < repetitions; ++i) {
     const int64_t begin = monotonic_ns();
-    plan.run(team, operands, workspace);
+    plan.run(team, copies[static_cast<size_t>(i) % copies.size()], workspace);
     seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];
 }
 
-void run(const std::string& model, DType dtype, int threads, int repetitions) {
+void run(const std::string& model, DType dtype, int threads, int repetitions, int copies) {
   CpuDevice device;
   ThreadTeam team(threads);
   double peak = cpu::matrix_peak_gflops(team, dtype);
@@ -62,10 +65,12 @@ void run(const std::string& model, DType dtype, int threads, int repetitions) {
   for (const Layer& layer : layers)
     most = std::max(
         {most, layer.tokens * layer.outputs, layer.tokens * layer.inputs, layer.outputs * layer.inputs});
-  const auto left = device.allocate(most * 4), right = device.allocate(most * 4),
-             result = device.allocate(most * 4);
+  const int64_t matrix_bytes = most * 4;
+  const auto left = device.allocate(copies * matrix_bytes), right = device.allocate(copies * matrix_bytes),
+             result = device.allocate(copies * matrix_bytes);
   for (std::byte* matrix : {left.get(), right.get()}) {
-    for (int64_t i = 0; i < most * 4; ++i) matrix[i] = i % 2 == 0 ? std::byte(i % 251) : std::byte{0x3e};
+    for (int64_t i = 0; i < copies * matrix_bytes; ++i)
+      matrix[i] = i % 2 == 0 ? std::byte(i % 251) : std::byte{0x3e};
   }
   double step_seconds = 0, step_flops = 0;
   for (const Layer& layer : layers) {
@@ -77,15 +82,19 @@ void run(const std::string& model, DType dtype, int threads, int repetitions) {
                                     dtype, dtype,        result_type};
       const cpu::ProductPlan plan(shape, threads);
       const auto workspace = device.allocate(plan.workspace_bytes());
-      cpu::ProductOperands operands;
-      operands.left = {left.get(), dtype, forward ? layer.inputs : layer.outputs};
-      operands.right = {right.get(), dtype, layer.inputs};
-      operands.result = {result.get(), result_type, shape.columns()};
-      operands.accumulate = last;
+      Copies operands(static_cast<size_t>(copies));
+      for (int64_t i = 0; i < copies; ++i) {
+        const int64_t at = i * matrix_bytes;
+        cpu::ProductOperands& copy = operands[static_cast<size_t>(i)];
+        copy.left = {left.get() + at, dtype, forward ? layer.inputs : layer.outputs};
+        copy.right = {right.get() + at, dtype, layer.inputs};
+        copy.result = {result.get() + at, result_type, shape.columns()};
+        copy.accumulate = last;
+      }
       const double flops =
           2.0 * static_cast<double>(layer.tokens) * static_cast<double>(layer.outputs * layer.inputs);
       const std::span<std::byte> space(workspace.get(), static_cast<size_t>(plan.workspace_bytes()));
-      seconds_of(plan, team, operands, space, 1);
+      seconds_of(plan, team, operands, space, copies);
       const double seconds =
           seconds_of(plan, team, operands, space, flops < 1e9 ? repetitions * 20 : repetitions);
       fmt::print("{:5} {:15} {:9.3f} ms {:8.1f} GFLOP/s {:6.3f} of the peak, workspace {:.1f} MB{}\n",
@@ -112,12 +121,14 @@ void run(const std::string& model, DType dtype, int threads, int repetitions) {
 
 int main(int count, char** values) {
   std::string model = "gpt2-124m", precision = "fp32";
-  int threads = available_cores(), repetitions = 5;
+  int threads = available_cores(), repetitions = 5, copies = 1;
   BenchmarkOptions options("Times the matrix products of a training step, one by one.");
   options.text("--model", model, "whose products", {"gpt2-124m", "char-small"});
   options.text("--precision", precision, "of the products", {"fp32", "bf16", "fp16"});
   options.number("--threads", threads, 1, 1 << 16, "of one product");
-  options.number("--repetitions", repetitions, 1, 1 << 20, "the least of so many");
+  options.number("--repetitions", repetitions, 1, 1 << 20, "their median");
+  options.number("--copies", copies, 1, 1 << 10,
+                 "of the operands, used in turn: many are not in the caches, as in a step");
   return options.run(count, values,
-                     [&] { run(model, parse_dtype(precision).value(), threads, repetitions); });
+                     [&] { run(model, parse_dtype(precision).value(), threads, repetitions, copies); });
 }

@@ -32,6 +32,10 @@ void gelu_span(ConstSpan x, Span y, int64_t count) {
   });
 }
 
+void gelu_rows(int64_t rows, int64_t features, ConstRows x, Rows y) {
+  for (int64_t row = 0; row < rows; ++row) gelu_span(x.at(row), y.at(row), features);
+}
+
 void soft_cap_span(ConstSpan x, Span y, int64_t count, float cap) {
   Source source(x);
   Sink sink(y);
@@ -111,17 +115,14 @@ HWY_AFTER_NAMESPACE();
 namespace athanor::cpu {
 
 HWY_EXPORT(gelu_span);
+HWY_EXPORT(gelu_rows);
 HWY_EXPORT(gelu_gradient_span);
 HWY_EXPORT(soft_cap_span);
 HWY_EXPORT(swiglu_span);
 HWY_EXPORT(swiglu_gradient_span);
 
-void gelu_row(ConstSpan x, Span y, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(gelu_span)(x, y, count);
-}
-
-void gelu_gradient_row(ConstSpan dy, ConstSpan x, Span dx, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(gelu_gradient_span)(dy, x, dx, count);
+void gelu_rows(int64_t rows, int64_t features, ConstRows x, Rows y) {
+  HWY_DYNAMIC_DISPATCH(gelu_rows)(rows, features, x, y);
 }
 
 void gelu(ThreadTeam& team, int64_t rows, int64_t features, ConstRows x, Rows y) {

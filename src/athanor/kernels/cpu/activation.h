@@ -16,14 +16,13 @@ namespace athanor::cpu {
 
 // y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 void gelu(ThreadTeam& team, int64_t rows, int64_t features, ConstRows x, Rows y);
-void gelu_row(ConstSpan x, Span y, int64_t count);
+void gelu_rows(int64_t rows, int64_t features, ConstRows x, Rows y);  // on the calling thread
 
 // y = cap tanh(x / cap).
 void soft_cap(ThreadTeam& team, int64_t rows, int64_t features, float cap, ConstRows x, Rows y);
 
 // dx = dy * gelu'(x).
 void gelu_gradient(ThreadTeam& team, int64_t rows, int64_t features, ConstRows dy, ConstRows x, Rows dx);
-void gelu_gradient_row(ConstSpan dy, ConstSpan x, Span dx, int64_t count);
 
 // y = gate * sigmoid(gate) * up.
 void swiglu(ThreadTeam& team, int64_t rows, int64_t features, ConstRows gate, ConstRows up, Rows y);

@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t panel_columns = 4 * column_unit;
 // A slab of this size stays in the second cache by itself.
 constexpr int64_t near_bytes = 512 * 1024;
+// Rows of a panel that are finished at a time.
+constexpr int64_t finished_rows = 2 * row_unit;
 constexpr auto float_size = static_cast<int64_t>(sizeof(float));
 
 int64_t align_bytes(int64_t bytes) {
@@ -34,6 +36,13 @@ Rows from(Rows whole, int64_t row, int64_t column) {
   return whole.present() ? Rows{whole.at(row, column).data, whole.dtype, whole.stride} : whole;
 }
 
+// The share of `count` rows from `first` on, of all `rows`.
+std::span<const float> part_of(std::span<const float> run, int64_t first, int64_t count, int64_t rows) {
+  const auto size = static_cast<int64_t>(run.size());
+  const int64_t begin = size * first / rows, end = size * (first + count) / rows;
+  return run.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+}
+
 ProductOperand left_of(const ProductShape& shape) {
   const int64_t compact = shape.form == ProductForm::forward ? shape.inputs : shape.outputs;
   return {nullptr, shape.left, shape.left_stride > 0 ? shape.left_stride : compact,
@@ -51,12 +60,15 @@ bool packs_rows(const ProductShape& shape) {
   return shape.left != DType::fp32 || (shape.form == ProductForm::weight_gradient && shape.columns() > often);
 }
 
-// Columns of B are read in place where packing would not pay: it costs as much as some ten rows, and also
-// brings near what comes from far away, as the activations of a weight gradient do.
+// Columns of B are read in place where packing would not pay: where they stay in the second cache by
+// themselves, or for few rows (it costs as much as some ten). The activations of a large weight gradient come
+// from far away, and packing brings them near.
 bool packs_columns(const ProductShape& shape) {
   constexpr int64_t few_rows = 256;
-  return shape.form != ProductForm::input_gradient || shape.right != DType::fp32 ||
-         shape.columns() % 16 != 0 || shape.rows() > few_rows;
+  if (shape.form == ProductForm::forward || shape.right != DType::fp32 || shape.columns() % 16 != 0)
+    return true;
+  return shape.columns() * shape.depth() * float_size > near_bytes &&
+         (shape.form == ProductForm::weight_gradient || shape.rows() > few_rows);
 }
 
 }  // namespace
@@ -64,7 +76,9 @@ bool packs_columns(const ProductShape& shape) {
 struct ProductPlan::Run {
   ProductOperand a, b;
   ProductOperands operands;
-  ConstRows addend;  // what finish_tile adds
+  const float* bias = nullptr;  // added with the last products
+  ConstSpan finishing_bias;     // or by finish_tile: that of another type, or without products
+  ConstRows addend;             // what finish_tile adds
   bool begins_with_result = false, has_rest = false;
   std::byte* workspace = nullptr;
 };
@@ -128,8 +142,12 @@ void ProductPlan::run(ThreadTeam& team, const ProductOperands& operands,
   run.begins_with_result = adds_result && direct();
   run.addend = operands.addend;
   if (adds_result) run.addend = direct() ? ConstRows{} : ConstRows(operands.result);
+  if (bf16_ == nullptr && operands.bias.dtype == DType::fp32 && shape_.depth() > 0)
+    run.bias = reinterpret_cast<const float*>(operands.bias.data);
+  else
+    run.finishing_bias = operands.bias;
   run.has_rest =
-      !direct() || operands.bias.data != nullptr || run.addend.present() || operands.activated.present();
+      !direct() || run.finishing_bias.data != nullptr || run.addend.present() || operands.activated.present();
 
   if (bf16_ != nullptr) {
     team.parallel_for(grid_.tiles(), [&](int64_t tile, int thread) { run_bf16_tile(run, tile, thread); });
@@ -150,12 +168,14 @@ void ProductPlan::pack_slab(ThreadTeam& team, const Run& run, int64_t column_sla
   const int64_t columns = grid_.column_slabs.end(column_slab) - first;
   const int64_t first_k = grid_.depth_slabs.begin(depth_slab);
   const int64_t depth = grid_.depth_slabs.end(depth_slab) - first_k;
-  const int64_t pieces = ceil_divide(columns, panel_columns), blocks = ceil_divide(depth, depth_block);
+  // Small enough that no thread waits long for the last piece of a small slab.
+  const int64_t piece_columns = slab_bytes_ > near_bytes ? panel_columns : column_unit;
+  const int64_t pieces = ceil_divide(columns, piece_columns), blocks = ceil_divide(depth, depth_block);
   auto* const slab = reinterpret_cast<float*>(run.workspace);
   team.parallel_for(pieces * blocks, [&](int64_t task, int) {
-    const int64_t column = task % pieces * panel_columns, k = task / pieces * depth_block;
+    const int64_t column = task % pieces * piece_columns, k = task / pieces * depth_block;
     float* const to = slab + k * padded(columns, column_unit) + column * depth_block;
-    pack_columns(run.b, first + column, std::min(panel_columns, columns - column), first_k + k,
+    pack_columns(run.b, first + column, std::min(piece_columns, columns - column), first_k + k,
                  std::min(depth_block, depth - k), to);
   });
 }
@@ -180,11 +200,11 @@ void ProductPlan::run_tile(const Run& run, int64_t column_slab, int64_t depth_sl
     for (int64_t k = 0; k < depth; k += depth_block)
       pack_rows(run.a, row, rows, first_k + k, std::min(depth_block, depth - k), packed_rows + k * tile_rows);
   }
-  const auto block_of = [&](int64_t k) {
+  const auto block_of = [&](int64_t first, int64_t k) {
     if (!packs_rows(shape_))
-      return RowBlock{reinterpret_cast<const float*>(run.a.at(row, first_k + k)), run.a.stride, true,
+      return RowBlock{reinterpret_cast<const float*>(run.a.at(row + first, first_k + k)), run.a.stride, true,
                       !run.a.depth_contiguous};
-    return RowBlock{packed_rows + k * tile_rows, 0, false, !run.a.depth_contiguous};
+    return RowBlock{packed_rows + k * tile_rows + first * depth_block, 0, false, !run.a.depth_contiguous};
   };
 
   for (int64_t column = split.begin(column_part); column < split.end(column_part); column += panel_columns) {
@@ -209,18 +229,30 @@ void ProductPlan::run_tile(const Run& run, int64_t column_slab, int64_t depth_sl
                             run.b.stride, true}
               : ColumnBlock{slab + k * slab_columns + column * depth_block};
       // Next come the block below, then the top of the next panel.
-      const float* next = nullptr;
+      std::span<const float> next;
       if (slab_bytes_ > near_bytes) {
-        next = k + depth_block < depth ? b.data + slab_columns * depth_block
-               : column + panel_columns < split.end(column_part)
-                   ? slab + (column + panel_columns) * depth_block
-                   : slab + split.begin(column_part) * depth_block;
+        const float* from = k + depth_block < depth ? b.data + slab_columns * depth_block
+                            : column + panel_columns < split.end(column_part)
+                                ? slab + (column + panel_columns) * depth_block
+                                : slab + split.begin(column_part) * depth_block;
+        next = {from, static_cast<size_t>(columns * depth_block)};
       }
-      multiply_block(block_of(k), b, rows, columns, std::min(depth_block, depth - k), sums, stride,
-                     !begins || k > 0, next);
+      BlockSums block{sums, stride, !begins || k > 0};
+      const bool last_block = last && k + depth_block >= depth;
+      if (last_block && run.bias != nullptr) block.bias = run.bias + slab_column + column;
+      // The last sums are finished a few rows at a time, while they are in the first cache.
+      const int64_t step = last_block && run.has_rest ? finished_rows : rows;
+      for (int64_t first = 0; first < rows; first += step) {
+        const int64_t count = std::min(step, rows - first);
+        multiply_block(block_of(first, k), b, count, columns, std::min(depth_block, depth - k), block,
+                       part_of(next, first, count, rows));
+        if (last_block && run.has_rest)
+          finish(run, row + first, slab_column + column, count, columns, block.data, stride);
+        block.data += count * stride;
+      }
     }
-    if (!last || !run.has_rest) continue;
-    finish(run, row, slab_column + column, rows, columns, sums, stride);
+    if (depth == 0 && last && run.has_rest)
+      finish(run, row, slab_column + column, rows, columns, sums, stride);
   }
 }
 
@@ -237,7 +269,7 @@ void ProductPlan::run_bf16_tile(const Run& run, int64_t tile, int thread) const 
 
 void ProductPlan::finish(const Run& run, int64_t row, int64_t column, int64_t rows, int64_t columns,
                          float* sums, int64_t sums_stride) const {
-  const ConstRows bias = from({run.operands.bias.data, run.operands.bias.dtype, 0}, row, column);
+  const ConstRows bias = from({run.finishing_bias.data, run.finishing_bias.dtype, 0}, row, column);
   finish_tile(rows, columns, sums, sums_stride, {bias.data, bias.dtype}, from(run.addend, row, column),
               direct() ? Rows{} : from(run.operands.result, row, column),
               from(run.operands.activated, row, column));

@@ -138,6 +138,9 @@ TEST(Matmul, ManyTilesAndBlocks) {
     check({.shape = {form, 70, 35, 112}, .padding = 2});
     check({.shape = {form, 270, 40, 64}, .accumulate = true, .padding = 6});
     check({.shape = {form, 12, 280, 528}});
+    check({.shape = {form, 600, 35, 112}, .padding = 2});
+    // Gradients whose columns could be read in place, and are too many.
+    check({.shape = {form, 270, 400, 336}});
   }
 }
 
@@ -193,6 +196,11 @@ TEST(Matmul, BiasAndActivation) {
       check({.shape = shape, .bias = bias, .has_bias = true, .has_activated = true, .padding = 9});
     }
     check({.shape = {ProductForm::forward, 9, 70, 40, type, type, type}, .has_activated = true});
+    // Finished in several pieces, after the last of several blocks.
+    check({.shape = {ProductForm::forward, 45, 210, 300, type, type, type},
+           .has_bias = true,
+           .has_activated = true,
+           .padding = 3});
   }
 }
 
@@ -250,6 +258,7 @@ TEST(Matmul, EmptyDims) {
     check({.shape = {form, 5, 7, 0, DType::bf16, DType::bf16, DType::bf16}, .has_addend = true});
   }
   check({.shape = {ProductForm::weight_gradient, 0, 5, 7}, .accumulate = true});
+  check({.shape = {ProductForm::forward, 5, 7, 0}, .has_bias = true, .has_activated = true});
 }
 
 }  // namespace

@@ -35,11 +35,18 @@ constexpr bool is_interleaved(StripLayout layout) {
   return layout == StripLayout::interleaved || layout == StripLayout::interleaved_in_place;
 }
 
-// sums[strip_rows, vectors * lanes] (+)= a b over `depth`.
+// What a strip of operands in place asks for while it multiplies: rows of A below it, which its neighbour
+// will read, or elements of both that much further along the depth, where nobody asked for them before.
+struct Ahead {
+  int64_t first_row = 0, end_row = 0;
+  int64_t elements = 0;  // 0: none
+};
+inline constexpr int64_t far_elements = 16;
+
+// A strip of sums [strip_rows, vectors * lanes] from a and b over `depth`.
 template <int64_t vectors, StripLayout layout>
 void multiply_strips(const float* HWY_RESTRICT a, int64_t a_stride, int64_t rows, const float* HWY_RESTRICT b,
-                     int64_t b_stride, int64_t depth, float* HWY_RESTRICT sums, int64_t sums_stride,
-                     bool accumulate) {
+                     int64_t b_stride, int64_t depth, const BlockSums& strip, const Ahead& ahead) {
   const FloatTag d;
   const float* row[static_cast<size_t>(strip_rows)];
 #pragma GCC unroll 8
@@ -50,6 +57,8 @@ void multiply_strips(const float* HWY_RESTRICT a, int64_t a_stride, int64_t rows
   }
   const int64_t step = layout == StripLayout::interleaved_in_place ? a_stride : strip_rows;
   Float sum[static_cast<size_t>(strip_rows)][static_cast<size_t>(vectors)];
+  float* const sums = strip.data;
+  const int64_t sums_stride = strip.stride;
   // The sums in memory may come from far away; fetch them while multiplying.
 #pragma GCC unroll 8
   for (int64_t i = 0; i < strip_rows; ++i) {
@@ -60,6 +69,11 @@ void multiply_strips(const float* HWY_RESTRICT a, int64_t a_stride, int64_t rows
     }
   }
   for (int64_t k = 0; k < depth; ++k) {
+    if constexpr (layout == StripLayout::rows_in_place) {
+      if (k % 16 == 0) {
+        for (int64_t i = ahead.first_row; i < ahead.end_row; ++i) hwy::Prefetch(a + i * a_stride + k);
+      }
+    }
     Float right[static_cast<size_t>(vectors)];
 #pragma GCC unroll 3
     for (int64_t j = 0; j < vectors; ++j) right[j] = hn::LoadU(d, b + j * float_lanes);
@@ -68,6 +82,12 @@ void multiply_strips(const float* HWY_RESTRICT a, int64_t a_stride, int64_t rows
       const Float left = hn::Set(d, is_interleaved(layout) ? a[i] : row[i][k]);
 #pragma GCC unroll 3
       for (int64_t j = 0; j < vectors; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
+    }
+    if constexpr (layout == StripLayout::interleaved_in_place) {
+      if (ahead.elements > 0) {
+        hwy::Prefetch(a + ahead.elements * step);
+        for (int64_t j = 0; j < vectors; ++j) hwy::Prefetch(b + ahead.elements * b_stride + j * float_lanes);
+      }
     }
     b += b_stride;
     // The next strips are further along the same rows of memory, where no hardware looks ahead.
@@ -79,7 +99,10 @@ void multiply_strips(const float* HWY_RESTRICT a, int64_t a_stride, int64_t rows
 #pragma GCC unroll 3
     for (int64_t j = 0; j < vectors; ++j) {
       float* to = sums + i * sums_stride + j * float_lanes;
-      hn::StoreU(accumulate ? hn::Add(sum[i][j], hn::LoadU(d, to)) : sum[i][j], d, to);
+      Float total = sum[i][j];
+      if (strip.accumulate) total = hn::Add(total, hn::LoadU(d, to));
+      if (strip.bias != nullptr) total = hn::Add(total, hn::LoadU(d, strip.bias + j * float_lanes));
+      hn::StoreU(total, d, to);
     }
   }
 }
@@ -87,27 +110,28 @@ void multiply_strips(const float* HWY_RESTRICT a, int64_t a_stride, int64_t rows
 // The same for a strip that is cut off at the edge: only [rows, columns] of it are written.
 template <int64_t vectors, StripLayout layout>
 void multiply_edge_strips(const float* a, int64_t a_stride, int64_t rows, const float* b, int64_t b_stride,
-                          int64_t columns, int64_t depth, float* sums, int64_t sums_stride, bool accumulate) {
+                          int64_t columns, int64_t depth, const BlockSums& strip, const Ahead& ahead) {
   HWY_ALIGN float whole[static_cast<size_t>(strip_rows * strip_columns)];
-  multiply_strips<vectors, layout>(a, a_stride, rows, b, b_stride, depth, whole, strip_columns, false);
+  multiply_strips<vectors, layout>(a, a_stride, rows, b, b_stride, depth, {whole, strip_columns}, ahead);
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
-      const float sum = whole[i * strip_columns + j];
-      float& to = sums[i * sums_stride + j];
-      to = accumulate ? to + sum : sum;
+      float& to = strip.data[i * strip.stride + j];
+      float total = whole[i * strip_columns + j];
+      if (strip.accumulate) total += to;
+      if (strip.bias != nullptr) total += strip.bias[j];
+      to = total;
     }
   }
 }
 
 template <int64_t vectors, StripLayout layout>
 HWY_INLINE void multiply_strips_of(const float* a, int64_t a_stride, int64_t rows, const float* b,
-                                   int64_t b_stride, int64_t columns, int64_t depth, float* sums,
-                                   int64_t sums_stride, bool accumulate) {
+                                   int64_t b_stride, int64_t columns, int64_t depth, const BlockSums& strip,
+                                   const Ahead& ahead) {
   if (rows == strip_rows && columns == vectors * float_lanes) {
-    multiply_strips<vectors, layout>(a, a_stride, rows, b, b_stride, depth, sums, sums_stride, accumulate);
+    multiply_strips<vectors, layout>(a, a_stride, rows, b, b_stride, depth, strip, ahead);
   } else {
-    multiply_edge_strips<vectors, layout>(a, a_stride, rows, b, b_stride, columns, depth, sums, sums_stride,
-                                          accumulate);
+    multiply_edge_strips<vectors, layout>(a, a_stride, rows, b, b_stride, columns, depth, strip, ahead);
   }
 }
 
@@ -261,9 +285,10 @@ void pack_row_strips(const ProductOperand& a, int64_t first, int64_t rows, int64
 // Asks for a run of memory a few lines at a time.
 class RunPrefetch {
  public:
-  RunPrefetch(const float* from, int64_t floats, int64_t steps)
-      : next_(reinterpret_cast<const std::byte*>(from)),
-        per_step_(from == nullptr ? 0 : ceil_divide(floats * 4, std::max<int64_t>(1, steps) * 64) * 64) {}
+  RunPrefetch(std::span<const float> run, int64_t steps)
+      : next_(reinterpret_cast<const std::byte*>(run.data())),
+        per_step_(ceil_divide(static_cast<int64_t>(run.size_bytes()), std::max<int64_t>(1, steps) * 64) *
+                  64) {}
   HWY_INLINE void step() {
     for (int64_t i = 0; i < per_step_; i += 64) __builtin_prefetch(next_ + i, 0, 2);  // to the second cache
     next_ += per_step_;
@@ -276,12 +301,11 @@ class RunPrefetch {
 
 template <StripLayout layout>
 void multiply_block_as(const RowBlock& a, const ColumnBlock& b, int64_t rows, int64_t columns, int64_t depth,
-                       float* sums, int64_t sums_stride, bool accumulate, const float* next) {
+                       const BlockSums& sums, std::span<const float> next) {
   HWY_ALIGN float
       edge[layout == StripLayout::interleaved_in_place ? static_cast<size_t>(depth_block * strip_rows) : 1] =
           {};
-  RunPrefetch prefetch(next, columns * depth_block,
-                       ceil_divide(rows, strip_rows) * ceil_divide(columns, strip_columns));
+  RunPrefetch prefetch(next, ceil_divide(rows, strip_rows) * ceil_divide(columns, strip_columns));
   for (int64_t i = 0; i < rows; i += strip_rows) {
     constexpr bool packed = layout == StripLayout::rows || layout == StripLayout::interleaved;
     const int64_t row_step = packed ? depth_block : layout == StripLayout::rows_in_place ? a.stride : 1;
@@ -297,31 +321,34 @@ void multiply_block_as(const RowBlock& a, const ColumnBlock& b, int64_t rows, in
     }
     for (int64_t j = 0; j < columns; j += strip_columns) {
       const float* b_strip = b.data + (b.in_place ? j : j * depth_block);
-      float* to = sums + i * sums_stride + j;
+      const BlockSums strip{sums.data + i * sums.stride + j, sums.stride, sums.accumulate,
+                            sums.bias == nullptr ? nullptr : sums.bias + j};
       const int64_t width = std::min(strip_columns, columns - j);
       prefetch.step();
+      const int64_t part = j / strip_columns, parts = ceil_divide(columns, strip_columns);
+      const Ahead ahead{strip_rows + strip_rows * part / parts, strip_rows + strip_rows * (part + 1) / parts,
+                        i == 0 ? far_elements : 0};
       switch (ceil_divide(width, float_lanes)) {
         case 3:
-          multiply_strips_of<3, layout>(a_strip, a_stride, height, b_strip, b_stride, width, depth, to,
-                                        sums_stride, accumulate);
+          multiply_strips_of<3, layout>(a_strip, a_stride, height, b_strip, b_stride, width, depth, strip,
+                                        ahead);
           break;
         case 2:
-          multiply_strips_of<2, layout>(a_strip, a_stride, height, b_strip, b_stride, width, depth, to,
-                                        sums_stride, accumulate);
+          multiply_strips_of<2, layout>(a_strip, a_stride, height, b_strip, b_stride, width, depth, strip,
+                                        ahead);
           break;
         default:
-          multiply_strips_of<1, layout>(a_strip, a_stride, height, b_strip, b_stride, width, depth, to,
-                                        sums_stride, accumulate);
+          multiply_strips_of<1, layout>(a_strip, a_stride, height, b_strip, b_stride, width, depth, strip,
+                                        ahead);
       }
     }
   }
 }
 
 void multiply_block_strips(const RowBlock& a, const ColumnBlock& b, int64_t rows, int64_t columns,
-                           int64_t depth, float* sums, int64_t sums_stride, bool accumulate,
-                           const float* next) {
+                           int64_t depth, const BlockSums& sums, std::span<const float> next) {
   const auto multiply = [&](auto layout) {
-    multiply_block_as<layout()>(a, b, rows, columns, depth, sums, sums_stride, accumulate, next);
+    multiply_block_as<layout()>(a, b, rows, columns, depth, sums, next);
   };
   if (a.in_place && a.interleaved) {
     multiply(std::integral_constant<StripLayout, StripLayout::interleaved_in_place>());
@@ -373,9 +400,9 @@ void pack_columns(const ProductOperand& b, int64_t first, int64_t count, int64_t
 }
 
 void multiply_block(const RowBlock& a, const ColumnBlock& b, int64_t rows, int64_t columns, int64_t depth,
-                    float* sums, int64_t sums_stride, bool accumulate, const float* next) {
+                    const BlockSums& sums, std::span<const float> next) {
   HWY_DYNAMIC_DISPATCH(multiply_block_strips)
-  (a, b, rows, columns, depth, sums, sums_stride, accumulate, next);
+  (a, b, rows, columns, depth, sums, next);
 }
 
 void finish_tile(int64_t rows, int64_t columns, float* sums, int64_t sums_stride, ConstSpan bias,
@@ -385,13 +412,10 @@ void finish_tile(int64_t rows, int64_t columns, float* sums, int64_t sums_stride
     if (bias.data != nullptr) HWY_DYNAMIC_DISPATCH(add_to_row)(totals, bias, columns);
     if (addend.present()) HWY_DYNAMIC_DISPATCH(add_to_row)(totals, addend.at(row), columns);
     if (result.present()) HWY_DYNAMIC_DISPATCH(narrow_row)(totals, result.at(row), columns);
-    if (!activated.present()) continue;
-    // Of the sums as stored, so that computing it again from them gives the same bits.
-    const ConstSpan stored = result.present()
-                                 ? ConstSpan{result.at(row).data, result.dtype}
-                                 : ConstSpan{reinterpret_cast<const std::byte*>(totals), DType::fp32};
-    gelu_row(stored, activated.at(row), columns);
   }
+  // Of the sums as stored, so that computing it again from them gives the same bits.
+  const ConstRows stored = result.present() ? result : rows_of(sums, sums_stride);
+  if (activated.present()) gelu_rows(rows, columns, stored, activated);
 }
 
 }  // namespace athanor::cpu

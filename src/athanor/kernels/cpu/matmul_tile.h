@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "athanor/kernels/cpu/rows.h"
 
@@ -58,10 +59,18 @@ void pack_rows(const ProductOperand& a, int64_t first, int64_t count, int64_t fi
 void pack_columns(const ProductOperand& b, int64_t first, int64_t count, int64_t first_k, int64_t depth,
                   float* to);
 
-// sums[rows, columns] = A B over `depth` <= depth_block, or added to what is there. `next` (may be null) is
-// what will be multiplied next; it is brought nearer meanwhile.
+// Where a block's sums go: added to what is there, or not; with the bias [columns] added to them, if any.
+struct BlockSums {
+  float* data = nullptr;
+  int64_t stride = 0;
+  bool accumulate = false;
+  const float* bias = nullptr;
+};
+
+// sums[rows, columns] = A B over `depth` <= depth_block. `next` (may be empty) is what will be multiplied
+// next; it is brought nearer meanwhile.
 void multiply_block(const RowBlock& a, const ColumnBlock& b, int64_t rows, int64_t columns, int64_t depth,
-                    float* sums, int64_t sums_stride, bool accumulate, const float* next);
+                    const BlockSums& sums, std::span<const float> next);
 
 // sums += bias + addend, result = sums, activated = gelu(result), for a tile [rows, columns]; each of bias,
 // addend, activated and result may be absent.
