@@ -163,6 +163,7 @@ TEST_F(DataCommand, BadInputIsRefused) {
   write("l.bin", std::string("\x88\xd8\x34\x01", 4) + std::string(2000, '\xff'));
   expect_refused({"data", "inspect", "l.bin"}, "l.bin");
   expect_refused({"data", "inspect", "texts/a.txt"}, "is a text, no file of tokens");
+  expect_refused({"data", "inspect", "h.tokens", "--documents", "-5"}, "--documents");
 
   // A damaged file is shown as far as it goes, and told by the exit code.
   expect_done({"data", "build", "texts/a.txt", "-o", "z"});

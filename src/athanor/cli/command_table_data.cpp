@@ -164,7 +164,8 @@ Command data_inspect_entry() {
                         {.names = "--documents",
                          .target = &to->documents,
                          .about = "so many of them (default: 3)",
-                         .type = "N"}},
+                         .type = "N",
+                         .bounds = {{0, 1 << 20}}}},
           .action = [to] { data_inspect_command(*to); }};
 }
 

@@ -144,7 +144,7 @@ void data_inspect_command(const DataInspectArguments& arguments) {
   const auto tokenizer = arguments.tokenizer.empty() ? nullptr : open_tokenizer(files, arguments.tokenizer);
   bool damaged = false;
   for (const InputFile& input : find_all(files, arguments.inputs)) {
-    const Inspection inspection = inspect(files, input, tokenizer, std::max<int64_t>(0, arguments.documents));
+    const Inspection inspection = inspect(files, input, tokenizer, arguments.documents);
     damaged = damaged || !inspection.damage.empty();
     write_output(printable_lines(describe(inspection)));
   }
