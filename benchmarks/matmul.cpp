@@ -7,11 +7,13 @@
 #include <chrono>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "athanor/base/error.h"
 #include "athanor/device/cpu_device.h"
 #include "athanor/kernels/cpu/matrix_peak.h"
+#include "support/median.h"
 #include "support/options.h"
 
 namespace {
@@ -52,8 +54,7 @@ double seconds_of(const cpu::ProductPlan& plan, ThreadTeam& team, const Copies& 
     plan.run(team, copies[static_cast<size_t>(i) % copies.size()], workspace);
     seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return median(std::move(seconds));
 }
 
 void run(const std::string& model, DType dtype, int threads, int repetitions, int copies) {

@@ -20,6 +20,8 @@ namespace athanor {
 namespace {
 
 constexpr size_t largest_transfer = size_t{1} << 30;  // the kernel moves at most 2 GiB - 4 KiB a call
+// Behind it, what tells an unfinished file of this process from others.
+constexpr std::string_view temporary_mark = ".tmp-";
 
 // A file descriptor that closes itself.
 class Descriptor {
@@ -350,7 +352,7 @@ void write_file_atomically(FileEnvironment& files, const std::string& path,
   }
   std::string temporary;
   for (int attempt = 0;; ++attempt) {
-    temporary = fmt::format("{}.tmp-{}-{}", path, ::getpid(), attempt);
+    temporary = fmt::format("{}{}{}-{}", path, temporary_mark, ::getpid(), attempt);
     if (!files.exists(temporary)) break;
   }
   bool created = false;
@@ -380,11 +382,11 @@ void write_file_atomically(FileEnvironment& files, const std::string& path, std:
 }
 
 bool is_temporary_name(std::string_view name) {
-  return name.find(".tmp-") != std::string_view::npos;
+  return name.find(temporary_mark) != std::string_view::npos;
 }
 
 bool is_temporary_name(std::string_view name, std::string_view of) {
-  return name.starts_with(of) && name.substr(of.size()).starts_with(".tmp-");
+  return name.starts_with(of) && name.substr(of.size()).starts_with(temporary_mark);
 }
 
 std::string read_file(FileEnvironment& files, const std::string& path, int64_t max_bytes) {

@@ -219,8 +219,9 @@ void ProductPlan::run_tile(const Run& run, int64_t column_slab, int64_t depth_sl
       sums = reinterpret_cast<float*>(run.workspace + slab_bytes_) + row * stride + slab_column + column;
     }
     const bool begins = depth_slab == 0 && !run.begins_with_result;
-    if (depth == 0 && begins) {
-      for (int64_t i = 0; i < rows; ++i) std::fill_n(sums + i * stride, columns, 0.0F);
+    if (depth == 0) {
+      for (int64_t i = 0; begins && i < rows; ++i) std::fill_n(sums + i * stride, columns, 0.0F);
+      if (run.has_rest) finish(run, row, slab_column + column, rows, columns, sums, stride);
     }
     for (int64_t k = 0; k < depth; k += depth_block) {
       const ColumnBlock b =
@@ -251,8 +252,6 @@ void ProductPlan::run_tile(const Run& run, int64_t column_slab, int64_t depth_sl
         block.data += count * stride;
       }
     }
-    if (depth == 0 && last && run.has_rest)
-      finish(run, row, slab_column + column, rows, columns, sums, stride);
   }
 }
 

@@ -305,7 +305,8 @@ void multiply_block_as(const RowBlock& a, const ColumnBlock& b, int64_t rows, in
   HWY_ALIGN float
       edge[layout == StripLayout::interleaved_in_place ? static_cast<size_t>(depth_block * strip_rows) : 1] =
           {};
-  RunPrefetch prefetch(next, ceil_divide(rows, strip_rows) * ceil_divide(columns, strip_columns));
+  const int64_t column_strips = ceil_divide(columns, strip_columns);
+  RunPrefetch prefetch(next, ceil_divide(rows, strip_rows) * column_strips);
   for (int64_t i = 0; i < rows; i += strip_rows) {
     constexpr bool packed = layout == StripLayout::rows || layout == StripLayout::interleaved;
     const int64_t row_step = packed ? depth_block : layout == StripLayout::rows_in_place ? a.stride : 1;
@@ -325,9 +326,9 @@ void multiply_block_as(const RowBlock& a, const ColumnBlock& b, int64_t rows, in
                             sums.bias == nullptr ? nullptr : sums.bias + j};
       const int64_t width = std::min(strip_columns, columns - j);
       prefetch.step();
-      const int64_t part = j / strip_columns, parts = ceil_divide(columns, strip_columns);
-      const Ahead ahead{strip_rows + strip_rows * part / parts, strip_rows + strip_rows * (part + 1) / parts,
-                        i == 0 ? far_elements : 0};
+      const int64_t part = j / strip_columns;
+      const Ahead ahead{strip_rows + strip_rows * part / column_strips,
+                        strip_rows + strip_rows * (part + 1) / column_strips, i == 0 ? far_elements : 0};
       switch (ceil_divide(width, float_lanes)) {
         case 3:
           multiply_strips_of<3, layout>(a_strip, a_stride, height, b_strip, b_stride, width, depth, strip,
